@@ -467,3 +467,47 @@ def test_what_does_not_fit_a_deployment_is_said(said: Callable[..., str]) -> Non
     for each in two:
         said("archive", each)
     assert "is archived and runs no more" in said("run", two[0], code=1)
+
+
+def test_a_pool_is_made_used_and_deleted(
+    said: Callable[..., str], server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = partial(said, "pool")
+    address = said("create", "mine", "--cooldown", "60", "--ready", "0").strip()
+    assert address == f"{server.url}/roost/v1/pools/mine"
+    assert said("run", "mine", "x = 20\nprint('out')\nx + 1") == "out\n21\n"
+    assert said("run", "mine", "x") == "20\n"
+    assert "name 'x' is not defined" in said("run", "mine", "x", "--id", "other", code=1)
+    assert said("run", "mine", "echo $((6 * 7))", "--shell") == "42\n"
+    assert said("run", "mine", "exit 3", "--shell", "--json", code=1, out=True).count('"3"') == 1
+    monkeypatch.setattr("sys.stdin", io.StringIO("x + 2"))
+    assert said("run", "mine") == "22\n"
+    (tmp_path / "a.txt").write_text("hello")
+    up = said("upload", "mine", str(tmp_path / "a.txt"), "--as", "sub/b c.txt")
+    assert up == "/mnt/data/sub/b c.txt\n"
+    listed = said("files", "mine").splitlines()
+    assert [line.split("  ")[0] for line in listed[1:]] == ["sub/b c.txt"]
+    assert json.loads(said("files", "mine", "--json"))[0]["name"] == "sub"
+    got = tmp_path / "got"
+    assert said("download", "mine", "sub/b c.txt", "-o", str(got)) == f"{got}\n"
+    assert got.read_text() == "hello"
+    assert "already" in said("download", "mine", "sub/b c.txt", "-o", str(got), code=1)
+    assert "absent" in said("download", "mine", "absent", "-o", f"{got}2", code=1)
+    assert "mine" in said("ls")
+    shown = said("show", "mine")
+    assert "cli" in shown and "other" in shown
+    assert json.loads(said("show", "mine", "--json"))["cooldown_seconds"] == 60
+    for words, complaint in (
+        (("create", "mine"), "mine"),
+        (("create", "a/b"), "name:"),
+        (("create", "c", "--environment", "none"), "no environment"),
+        (("create", "c", "--ready", "21"), "ready_sessions"),
+        (("run", "absent", "1"), "absent"),
+        (("run", "mine", "1", "--timeout", "221"), "timeoutInSeconds"),
+        (("run", "mine", "1", "--id", ""), "identifier"),
+        (("upload", "mine", str(tmp_path / "none")), "no file"),
+        (("rm", "absent"), "absent"),
+    ):
+        assert complaint in said(*words, code=1), words
+    assert said("rm", "mine") == "deleted mine\n"
+    assert "mine" not in said("ls", "--json")

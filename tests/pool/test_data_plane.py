@@ -12,6 +12,8 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
 from tests.pool.pool_server import NEW, OLD, PoolClient, make_pool
 
 from roost.testing.live import LiveServer
@@ -68,6 +70,18 @@ def test_the_identifier_can_be_in_a_header_or_in_the_body(pool: PoolClient) -> N
         told = pool.send("POST", url, json=body, **more).json()["properties"]
         assert told["status"] == "Success"
     assert pool.ask("POST", "code/execute", None, json={"code": "x"}, params={}).json()
+
+
+def test_executions_are_counted(server: LiveServer, pool: PoolClient) -> None:
+    def count(kind: str, outcome: str) -> float:
+        name = f'roost_pool_executions_total{{kind="{kind}",outcome="{outcome}"}} '
+        text = httpx2.get(f"{server.url}/metrics", verify=False).text
+        return sum(float(each.split()[1]) for each in text.splitlines() if each.startswith(name))
+
+    before = count("python", "error"), count("exec", "ok")
+    pool.run("1/0")
+    pool.ask("POST", "executions", json={"execCommandAndArgs": ["true"]})
+    assert (count("python", "error"), count("exec", "ok")) == (before[0] + 1, before[1] + 1)
 
 
 def test_errors_have_a_traceback_and_are_answered_with_200(pool: PoolClient) -> None:
@@ -341,6 +355,43 @@ def test_an_identifier_cools_down_and_is_let_go(server: LiveServer) -> None:
     assert pool.value("'x' in globals()") is False
 
 
+_BEGAN = (
+    "ticks = int(open('/proc/self/stat').read().rsplit(')')[1].split()[19])\n"
+    "import os, time\n"
+    "up = float(open('/proc/uptime').read().split()[0])\n"
+    "time.time() - up + ticks / os.sysconf('SC_CLK_TCK')"
+)
+"""When the interpreter was started."""
+
+
+def test_what_is_kept_ready_is_for_one_identifier_only(server: LiveServer) -> None:
+    make_pool(server, "ready", ready_sessions=1)
+    for n in range(3):
+        _until(lambda: _prestarted(server), lambda count: count == 1)
+        pool, asked = PoolClient(server, server.key, "ready", f"id{n}"), time.time()
+        assert pool.value(_BEGAN) < asked  # it was there before
+        assert pool.value("'mine' in globals()") is False
+        assert pool.ask("GET", "files").json() == {"value": []}
+        assert pool.value("__import__('glob').glob('/tmp/*')") == "[]"
+        pool.run("mine = 1\nfor place in '/mnt/data/f', '/tmp/f': open(place, 'w').close()")
+        if n == 0:
+            assert pool.ask("DELETE", "session").status_code == 204
+    assert pool.value("mine") == 1
+    url = f"{server.url}/roost/v1/pools/ready"
+    headers = {"x-api-key": server.key}
+    few = httpx2.post(url, headers=headers, json={"ready_sessions": 0}, verify=False)
+    assert few.json()["ready_sessions"] == 0
+    _until(lambda: _prestarted(server), lambda count: count == 0)
+    many = httpx2.post(url, headers=headers, json={"ready_sessions": 21}, verify=False)
+    assert many.status_code == 400
+
+
+def _prestarted(server: LiveServer) -> float:
+    text = httpx2.get(f"{server.url}/metrics", verify=False).text
+    [line] = [each for each in text.splitlines() if each.startswith("roost_prestarted_agents ")]
+    return float(line.split()[1])
+
+
 def test_pools_are_created_changed_listed_and_deleted(server: LiveServer) -> None:
     make_pool(server, "own", cooldown_seconds=60)
     http = httpx2.Client(base_url=server.url, headers={"x-api-key": server.key}, verify=False)
@@ -390,6 +441,37 @@ def test_agents_use_a_pool_by_mcp(server: LiveServer, pool: PoolClient) -> None:
     assert rpc("resources/list")["error"]["code"] == -32601
     note = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert pool.send("POST", f"{pool.base}/mcp", json=note).status_code == 202
+
+
+async def test_the_official_client_of_mcp_uses_a_pool(server: LiveServer, pool: PoolClient) -> None:
+    url, headers = f"{server.url}{pool.base}/mcp", {"x-ms-apikey": server.key}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=300, verify=False) as http,
+        streamable_http_client(url, http_client=http) as (reads, writes, *_),
+        ClientSession(reads, writes) as client,
+    ):
+        met = await client.initialize()
+        assert met.server_info.name == "roost-pool"
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["run_code", "upload", "download"]
+
+        async def call(tool: str, **given: Any) -> Any:
+            return await client.call_tool(tool, {"session": pool.identifier, **given})
+
+        await call("upload", name="a.txt", text="é")
+        told = await call("run_code", code="x = open('a.txt').read()\nprint('out')\nx * 2")
+        assert [each.text for each in told.content] == ["out\n", "éé"]
+        assert (told.is_error, told.structured_content["result"]) == (False, "éé")
+        assert (await call("run_code", code="x")).content[0].text == "é"
+        failed = await call("run_code", code="1/0")
+        assert failed.is_error and "ZeroDivisionError" in failed.content[0].text
+        picture = "class P:\n    def _repr_png_(self):\n        return b'png'\nP()"
+        [image] = (await call("run_code", code=picture)).content
+        assert (image.mime_type, base64.b64decode(image.data)) == ("image/png", b"png")
+        assert (await call("download", name="a.txt")).content[0].text == "é"
+        await call("upload", name="b", base64=base64.b64encode(b"\xff\0").decode())
+        [raw] = (await call("download", name="b")).content
+        assert base64.b64decode(raw.resource.blob) == b"\xff\0"
 
 
 def test_a_killed_server_aborts_what_ran_and_keeps_the_files(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from roost.cli.asked import asked as put_to_person
 from roost.cli.asked import in_words, questions_of, send, waiting
 from roost.cli.client import ApiClient, Json, at
 from roost.cli.follow import ENDS, Following, newest
-from roost.cli.names import AGENTS, VAULTS, id_of
+from roost.cli.names import AGENTS, VAULTS, id_of, named_or_made
 from roost.cli.screen import Screen, folded
-from roost.errors import Conflict, InvalidRequest
+from roost.errors import InvalidRequest
 
 _NAME = "roost-chat"
 _MODEL = "claude-opus-5-5"
@@ -264,7 +264,7 @@ def _ask(prompt: str) -> str:
 def _new_session(client: ApiClient, asked: ChatSession, message: str | None) -> Json:
     body: Json = {
         "agent": _agent(client, asked.agent),
-        "environment_id": _named(client, "environments", {"name": _NAME})["id"],
+        "environment_id": named_or_made(client, "environments", {"name": _NAME})["id"],
         "title": folded(message or "roost chat", 80),
     }
     if asked.workspace is not None:
@@ -279,28 +279,8 @@ def _agent(client: ApiClient, asked: str | None) -> str:
     if asked is not None:
         return id_of(client, asked, AGENTS)
     body = {"name": _NAME, "model": _MODEL, "tools": _TOOLS}
-    own = _named(client, "agents", body)
+    own = named_or_made(client, "agents", body)
     if not own.get("tools"):  # made by a version that gave it none; it could do nothing but talk
         changed = {"version": own["version"], "tools": _TOOLS}
         own = client.post(at("v1", "agents", own["id"]), changed)
     return str(own["id"])
-
-
-def _named(client: ApiClient, kind: str, body: Json) -> Json:
-    """The thing with this name; it is made if there is none."""
-    if found := _find(client, kind, body["name"]):
-        return found
-    try:
-        return client.post(f"/v1/{kind}", body)
-    except Conflict:
-        # Somebody made it between our looking and our asking.
-        if found := _find(client, kind, body["name"]):
-            return found
-        raise
-
-
-def _find(client: ApiClient, kind: str, name: str) -> Json | None:
-    for item in client.pages(f"/v1/{kind}", {"limit": 100}):
-        if item["name"] == name:
-            return item
-    return None

@@ -65,9 +65,9 @@ class ApiClient:
         """The JSON at a path. :raises RoostError: what the server said, or that there is none"""
         return self._send("GET", path, params=params)
 
-    def post(self, path: str, body: Json) -> Json:
+    def post(self, path: str, body: Json, *, takes_long: bool = False) -> Json:
         """What the server answers to a body. :raises RoostError: see `get`"""
-        return self._send("POST", path, json=body)
+        return self._send("POST", path, json=body, timeout=_LONG if takes_long else _TIMEOUT)
 
     def post_surely(self, path: str, body: Json) -> Json:
         """Like `post`, again and again through passing trouble: for a body that names itself.
@@ -82,9 +82,16 @@ class ApiClient:
                 time.sleep(pause)
         return self.post(path, body)
 
-    def upload(self, path: str, name: str, file: BinaryIO, fields: Mapping[str, str]) -> Json:
+    def upload(
+        self,
+        path: str,
+        name: str,
+        file: BinaryIO,
+        fields: Mapping[str, str],
+        filename: str | None = None,
+    ) -> Json:
         """What the server answers to a form with a file. :raises RoostError: see `get`"""
-        files = {name: (name, file, "application/octet-stream")}
+        files = {name: (filename or name, file, "application/octet-stream")}
         return self._send("POST", path, files=files, data=dict(fields), timeout=_LONG)
 
     def download(self, path: str, params: Params) -> Iterator[bytes]:

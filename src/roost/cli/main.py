@@ -10,6 +10,7 @@ import typer
 
 from roost.cli.deployment_commands import deployment
 from roost.cli.options import Json, SessionId, Url
+from roost.cli.pool_commands import pool
 from roost.cli.session_commands import sessions
 from roost.cli.vault_commands import vaults
 from roost.cli.webhook_commands import webhooks
@@ -40,6 +41,8 @@ app.add_typer(vaults, name="vaults")
 app.add_typer(deployment, name="deployment")
 app.add_typer(deployment, name="deployments", hidden=True)
 app.add_typer(webhooks, name="webhooks")
+app.add_typer(pool, name="pool")
+app.add_typer(pool, name="pools", hidden=True)
 blobs = typer.Typer(help="The store of snapshots and files.", no_args_is_help=True)
 app.add_typer(blobs, name="blobs")
 

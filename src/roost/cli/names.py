@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from roost.cli.client import ApiClient
-from roost.errors import InvalidRequest, NotFound
+from roost.cli.client import ApiClient, Json
+from roost.errors import Conflict, InvalidRequest, NotFound
 
 
 class Named(NamedTuple):
@@ -41,3 +41,23 @@ def id_of(client: ApiClient, word: str, kind: Named) -> str:
             f"{len(named)} {kind.noun}s are called {word!r}", hint=f"Give an id: {', '.join(named)}"
         )
     return str(named[0])
+
+
+def named_or_made(client: ApiClient, kind: str, body: Json) -> Json:
+    """The thing with this name; it is made if there is none."""
+    if found := _find(client, kind, body["name"]):
+        return found
+    try:
+        return client.post(f"/v1/{kind}", body)
+    except Conflict:
+        # Somebody made it between our looking and our asking.
+        if found := _find(client, kind, body["name"]):
+            return found
+        raise
+
+
+def _find(client: ApiClient, kind: str, name: str) -> Json | None:
+    for item in client.pages(f"/v1/{kind}", {"limit": 100}):
+        if item["name"] == name:
+            return item
+    return None

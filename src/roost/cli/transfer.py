@@ -1,4 +1,4 @@
-"""`roost sessions export` and `import`."""
+"""`roost sessions export` and `import`, and files that are downloaded."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from roost.errors import InvalidRequest
 
 def export_session(client: ApiClient, session_id: str, output: Path, place: str | None) -> None:
     """A session as one file; whole, or not there."""
+    params = {} if place is None else {"at": place}
+    downloaded(client, at("roost", "v1", "sessions", session_id, "export"), params, output)
+
+
+def downloaded(client: ApiClient, path: str, params: Mapping[str, str], output: Path) -> None:
+    """What is at a path as one file, whose name is printed; whole, or not there."""
     if output.exists():
         raise InvalidRequest(f"there is a file {output} already", hint="Name another with -o.")
     part = output.with_name(f".{output.name}.part")
-    params = {} if place is None else {"at": place}
     try:
         with part.open("wb") as out:
-            path = at("roost", "v1", "sessions", session_id, "export")
             for piece in client.download(path, params):
                 out.write(piece)
             out.flush()

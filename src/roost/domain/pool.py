@@ -16,10 +16,19 @@ MOST_COOLDOWN: Final = 86_400
 LONGEST_LIFE: Final = 7 * 86_400
 USUAL_SESSIONS: Final = 100
 MOST_SESSIONS: Final = 1000
+MOST_READY: Final = 20
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LONGEST_IDENTIFIER: Final = 256
-_FIELDS: Final = ("name", "environment_id", "cooldown_seconds", "max_alive_seconds", "max_sessions")
+_FIELDS: Final = (
+    "name",
+    "environment_id",
+    "cooldown_seconds",
+    "max_alive_seconds",
+    "max_sessions",
+    "ready_sessions",
+)
+_READY: Final = {"ready_sessions": 0}  # of pools from before there was such a field
 
 
 def created(params: Mapping[str, Any]) -> Body:
@@ -35,6 +44,7 @@ def created(params: Mapping[str, Any]) -> Body:
         "cooldown_seconds": params.get("cooldown_seconds", USUAL_COOLDOWN),
         "max_alive_seconds": params.get("max_alive_seconds"),
         "max_sessions": params.get("max_sessions", USUAL_SESSIONS),
+        "ready_sessions": params.get("ready_sessions", 0),
         "metadata": {},
         "agent": _agent(name),
     }
@@ -44,14 +54,14 @@ def created(params: Mapping[str, Any]) -> Body:
 
 def updated(body: Body, params: Mapping[str, Any]) -> Body:
     """The body with what is given. Its name stays. :raises InvalidRequest: naming the field"""
-    after = {**body, **{field: params[field] for field in _FIELDS[1:] if field in params}}
+    after = {**_READY, **body, **{field: params[field] for field in _FIELDS[1:] if field in params}}
     _check(after)
     return after
 
 
 def view(body: Body) -> Body:
     """What clients see of it."""
-    return {field: body[field] for field in _FIELDS}
+    return {field: {**_READY, **body}[field] for field in _FIELDS}
 
 
 def check_identifier(identifier: str) -> str:
@@ -73,12 +83,13 @@ def _check(body: Body) -> None:
         "cooldown_seconds": (1, MOST_COOLDOWN),
         "max_alive_seconds": (1, LONGEST_LIFE),
         "max_sessions": (1, MOST_SESSIONS),
+        "ready_sessions": (0, MOST_READY),
     }
     for field, (least, most) in bounds.items():
         value = body[field]
         if value is not None and not least <= value <= most:
             raise InvalidRequest(f"{field}: give a number from {least} to {most}")
-    for field in ("cooldown_seconds", "max_sessions"):
+    for field in ("cooldown_seconds", "max_sessions", "ready_sessions"):
         if body[field] is None:
             raise InvalidRequest(f"{field}: cannot be null")
 

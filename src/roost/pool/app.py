@@ -7,6 +7,7 @@ import re
 import time
 from typing import Final
 
+from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roost.api.access.auth import caller
@@ -70,7 +71,18 @@ class PoolApp:
         services = deps.services
         self._pools = services[Pools]
         self._tokens = services[SocketTokens]
-        self._parts = PoolParts(services[PoolSessions], services[PoolExecutions], services[Browse])
+        executions = Counter(
+            "roost_pool_executions",
+            "Executions in pools, by kind and what came of them.",
+            ("kind", "outcome"),
+            registry=deps.registry,
+        )
+        self._parts = PoolParts(
+            services[PoolSessions],
+            services[PoolExecutions],
+            services[Browse],
+            lambda kind, outcome: executions.labels(kind, outcome).inc(),
+        )
 
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, name: str, rest: str

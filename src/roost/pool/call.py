@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, quote
@@ -54,6 +54,8 @@ class PoolParts:
     sessions: PoolSessions
     executions: PoolExecutions
     browse: Browse
+    counted: Callable[[str, str], None]
+    """Count an execution, for Prometheus: its kind, and what came of it."""
 
 
 @dataclass

@@ -76,12 +76,14 @@ async def _execute(pool_call: PoolCall) -> ASGIApp:
     await executions.begin(session, request, code)
     headers = {"operation-id": execution_id, "x-ms-session-guid": session.id}
     if in_background:
+        pool_call.parts.counted(request.kind, "asynchronous")
         headers["operation-location"] = pool_call.url(f"executions/{execution_id}")
         told = shapes.flat(execution_id, pool_call.identifier, None, in_background=True)
         return _reply(told, headers, 202)
     pool_call.call.forget()  # the body need not be kept while it runs
     identifier = pool_call.identifier
     result = await executions.result(session.id, execution_id)
+    pool_call.parts.counted(request.kind, result.status)
     if pool_call.rest == "code/execute":
         return _reply(shapes.wrapped(result), headers)
     return _reply(shapes.flat(execution_id, identifier, result, in_background=False), headers)
@@ -93,7 +95,7 @@ async def _status(pool_call: PoolCall, execution_id: str) -> ASGIApp:
     if not _OPERATION_ID.fullmatch(execution_id):
         raise NotFound(f"execution {execution_id[:100]} was not found")
     session = await _known(pool_call)
-    result = await pool_call.parts.executions.finished(session, execution_id)
+    result = await pool_call.parts.executions.told(session, execution_id)
     told = shapes.flat(execution_id, pool_call.identifier, result, in_background=True)
     return _reply(told, {"operation-id": execution_id})
 

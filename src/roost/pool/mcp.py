@@ -142,6 +142,7 @@ async def _run(pool_call: PoolCall, session: Session, given: Json) -> Json:
     executions = pool_call.parts.executions
     await executions.begin(session, request, code)
     result = await executions.result(session.id, execution_id)
+    pool_call.parts.counted(request.kind, result.status)
     content = [{"type": "text", "text": text} for text in (result.stdout, result.stderr) if text]
     content += [
         {"type": "image", "mimeType": f"image/{image.format}", "data": image.base64_data}

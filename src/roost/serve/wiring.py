@@ -45,6 +45,7 @@ from roost.core.files.store import FileStore
 from roost.core.pools.executions import PoolExecutions
 from roost.core.pools.identifiers import PoolSessions
 from roost.core.pools.pools import Pools
+from roost.core.pools.ready import ReadyInterpreters
 from roost.core.read.fanout import Fanout
 from roost.core.read.follow import Follow
 from roost.core.read.large_events import EventPages
@@ -199,6 +200,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             await services.start(deps.services[Scheduler].run)
             await services.start(deps.services[Revocations].run)
             await services.start(deps.services[PoolSessions].run)
+            await services.start(deps.services[ReadyInterpreters].run)
             api = PoolRouter(PoolApp(deps), build_app(deps))
             app = Site(ProtocolRouter(api, gateway))
             yield Roost(app, dispatcher, prestart, drain, admin_key, workforce.models.description)
@@ -449,7 +451,7 @@ def _deps(
         *(lifecycle, forks, transfer, ground.resources, ground.attachments, workforce.browse),
         *(intake, workforce.budgets, _follow(ground), EventPages(store.log)),
         *_schedules(ground, records, lifecycle, keyring, intake),
-        *_pools(ground, environments, lifecycle, intake),
+        *_pools(ground, environments, lifecycle, intake, prestart),
         Fleet(store.nodes, notifier, dispatcher.node),
         Revocations(keyring, logins, notifier, streams.openers, streams.close),
         LoginAttempts(),
@@ -473,12 +475,18 @@ def _deps(
 
 
 def _pools(
-    ground: _Ground, environments: Environments, lifecycle: Lifecycle, intake: Intake
-) -> tuple[Pools, PoolSessions, PoolExecutions]:
+    ground: _Ground,
+    environments: Environments,
+    lifecycle: Lifecycle,
+    intake: Intake,
+    prestart: Prestart,
+) -> tuple[Pools, PoolSessions, PoolExecutions, ReadyInterpreters]:
     store, notifier = ground.store, ground.notifier
-    pools = Pools(store.catalog, environments)
+    pools = Pools(store.catalog, environments, notifier)
     sessions = PoolSessions(store.catalog, pools, lifecycle, intake, notifier)
-    return pools, sessions, PoolExecutions(store.log, store.sessions, intake, notifier)
+    executions = PoolExecutions(store.log, store.sessions, intake, notifier)
+    ready = ReadyInterpreters(store.catalog, lifecycle.specs, prestart, notifier)
+    return pools, sessions, executions, ready
 
 
 def _schedules(

@@ -35,6 +35,7 @@ class PoolCreateParams(TypedDict, total=False):
     cooldown_seconds: int
     max_alive_seconds: int | None
     max_sessions: int
+    ready_sessions: int
 
 
 class PoolUpdateParams(TypedDict, total=False):
@@ -44,6 +45,7 @@ class PoolUpdateParams(TypedDict, total=False):
     cooldown_seconds: int
     max_alive_seconds: int | None
     max_sessions: int
+    ready_sessions: int
 
 
 class PoolListParams(TypedDict, total=False):

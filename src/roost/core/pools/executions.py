@@ -15,6 +15,7 @@ from roost.core.write.intake import Intake
 from roost.domain.events import Draft
 from roost.domain.execution import (
     FIELD,
+    ExecutionError,
     ExecutionRequest,
     ExecutionResult,
     answer_id,
@@ -66,6 +67,18 @@ class PoolExecutions:
                 )
         return None
 
+    async def told(self, session_id: str, execution_id: str) -> ExecutionResult | None:
+        """The same; of one that will never be answered, as its session rests, why. :raises NotFound: there is none"""
+        result = await self.finished(session_id, execution_id)
+        if result is not None or not await self._rests(session_id):
+            return result
+        result = await self.finished(session_id, execution_id)  # it may have been answered just now
+        if result is None:
+            error = ExecutionError("SandboxFailed", await self._why(session_id))
+            result = ExecutionResult(status="aborted", error=error)
+            return explained(ExecutionRequest(id=execution_id), result)
+        return result
+
     async def result(self, session_id: str, execution_id: str) -> ExecutionResult:
         """Wait for what comes of an execution. :raises SandboxFailed: nothing will :raises NotFound:"""
         with self._notifier.subscribe(session_id) as subscription:
@@ -73,14 +86,17 @@ class PoolExecutions:
                 result = await self.finished(session_id, execution_id)
                 if result is not None:
                     return result
-                session = await self._sessions.find(session_id)
-                if session.state.status in (Status.IDLE, Status.TERMINATED):
+                if await self._rests(session_id):
                     # It may have been answered between the two looks.
                     result = await self.finished(session_id, execution_id)
                     if result is not None:
                         return result
                     raise SandboxFailed(await self._why(session_id))
                 await subscription.until_notified(_LOOK_AGAIN)
+
+    async def _rests(self, session_id: str) -> bool:
+        session = await self._sessions.find(session_id)
+        return session.state.status in (Status.IDLE, Status.TERMINATED)
 
     async def _answer(self, session_id: str, asked: str) -> ExecutionResult | None:
         at = await self._log.seq_of(session_id, answer_id(asked))

@@ -163,13 +163,9 @@ class PoolSessions:
         """:raises NotFound: it was deleted :raises Forbidden: it is another key's"""
         if record.body["session_id"] is not None:
             return await self._seen(caller, record)
-        params: dict[str, Any] = {
-            "agent": pool,
-            "environment_id": pool.body["environment_id"],
-            "harness": "code",
-            "title": f"{pool.body['name']}: {record.body['identifier']}"[:200],
-        }
+        title = f"{pool.body['name']}: {record.body['identifier']}"[:200]
         receipt = Receipt(f"pool:{record.body['word']}", "")
+        params = session_params(pool, title)
         session = await self._lifecycle.create(caller, params, (), receipt)
         await self._catalog.change(
             KIND, record.tenant, record.id, lambda now: {**now.body, "session_id": session.id}
@@ -234,6 +230,16 @@ class PoolSessions:
             if len(page) < _PAGE:
                 return found
             after = page[-1].id
+
+
+def session_params(pool: Record, title: str | None) -> dict[str, Any]:
+    """What the session of an identifier is made with."""
+    return {
+        "agent": pool,
+        "environment_id": pool.body["environment_id"],
+        "harness": "code",
+        "title": title,
+    }
 
 
 def _name(pool: Record, identifier: str) -> str:

@@ -3,6 +3,7 @@
 The next session is likely to be like the last one: of the same tenant, agent and environment. So an agent
 for it is started while nobody waits: in a place of its own, under an id that no session has yet. A
 session that is then made with exactly the same definition gets that id, and with it the agent.
+Some are kept in any case, because somebody has said which: see `Prestart.keep`.
 
 Nothing depends on this. What is started here has been told nothing and is known by nobody; when the
 server dies it is gone, and a session that was given its id starts an agent like any other.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +43,7 @@ _PRESTART = "prestart"  # the topic notified when there may be something to star
 _QUIET = 1.0  # seconds after a session was made; what it does comes first
 _LOOK_AGAIN = 1.0
 _COMES_UP_WITHIN = 60.0
+_TRIES_AGAIN = 30.0  # seconds after one has failed to start
 _GENERATION = 1  # a session's first; a later one has a past that this agent does not know
 
 
@@ -145,6 +147,8 @@ class Prestart:
         self._seconds = settings.seconds
         self._room = room
         self._recent: deque[tuple[float, Session]] = deque(maxlen=settings.size)
+        self._kept: Sequence[Session] = ()  # such as are wanted in any case
+        self._not_before = 0.0
         self._spares: list[PrestartedAgent] = []  # for anybody who fits, oldest first
         self._given: dict[
             str, PrestartedAgent
@@ -163,6 +167,12 @@ class Prestart:
                     self._tidy()
                     self._start_one(tasks)
                     await subscription.until_notified(_LOOK_AGAIN)
+
+    def keep(self, likes: Sequence[Session]) -> None:
+        """From now on, keep an agent for a session like each of these, whether or not one was made lately."""
+        if likes != self._kept:
+            self._kept = likes
+            self._notifier.notify(_PRESTART)
 
     @asynccontextmanager
     async def offer(self, tenant: str, spec: Spec) -> AsyncGenerator[Offer, None]:
@@ -198,7 +208,8 @@ class Prestart:
     def made(self, session: Session) -> None:
         """A session was made; the next one may be like it."""
         if _can_be_foreseen(session.spec) and self._can_prestart(session):
-            self._recent.append((anyio.current_time(), session))
+            if not any(_alike(session, like) for like in self._kept):
+                self._recent.append((anyio.current_time(), session))
             self._notifier.notify(_PRESTART)
 
     @asynccontextmanager
@@ -272,7 +283,7 @@ class Prestart:
             self.drop(session_id)
 
     def _unwanted(self) -> list[PrestartedAgent]:
-        wanted = [session for _, session in self._recent]
+        wanted = [*self._kept, *(session for _, session in self._recent)]
         found = []
         for spare in self._spares:
             like = next((session for session in wanted if _alike(session, spare.session)), None)
@@ -286,16 +297,23 @@ class Prestart:
         """Start one that is missing, if nobody else has anything to start."""
         if len(self._limit) or len(self._spares) + len(self._given) >= self._room():
             return
-        if not self._recent or anyio.current_time() < self._recent[-1][0] + _QUIET:
-            return
         here = list(self._spares)
-        for _, session in reversed(self._recent):
+        for session in self._missed():
             spare = next((spare for spare in here if _alike(spare.session, session)), None)
             if spare is None:
                 self._spares.append(PrestartedAgent(_foreseen(session)))
                 tasks.start_soon(self._keep, self._spares[-1])
                 return
             here.remove(spare)
+
+    def _missed(self) -> list[Session]:
+        """What there should be an agent for by now, the likeliest first."""
+        now = anyio.current_time()
+        if now < self._not_before:
+            return []
+        is_quiet = bool(self._recent) and now >= self._recent[-1][0] + _QUIET
+        recent = [session for _, session in reversed(self._recent)] if is_quiet else []
+        return [*self._kept, *recent]
 
     async def _keep(self, spare: PrestartedAgent) -> None:
         """Start an agent and keep it until it is over."""
@@ -307,6 +325,7 @@ class Prestart:
         except Exception as error:  # noqa: BLE001 - nobody waits for it; a session finds out why
             _log.warning("no agent ahead: %s", error, extra={"action": "prestart"})
             self._recent.clear()
+            self._not_before = anyio.current_time() + _TRIES_AGAIN
         finally:
             if spare in self._spares:
                 self._spares.remove(spare)
