@@ -154,7 +154,7 @@ async def test_an_archived_agent_is_hidden_and_cannot_be_changed(tmp_path: Path)
         ({"colour": 1}, "colour: unknown field"),
         (
             {"multiagent": {"type": "coordinator", "agents": []}},
-            "multiagent: sessions with several",
+            "multiagent.type: sessions with several",
         ),
         ({"execution_identity": {"type": "aws_role", "role_arn": "arn"}}, "execution_identity:"),
         ({"tools": [TOOLSET] * 129}, "tools: List should have at most 128"),

@@ -21,6 +21,8 @@ from tests.api.api_server import (
     official,
 )
 
+from roost.core.files.resources import Resources
+from roost.core.sandbox.budgets import Budgets
 from roost.core.sessions.lifecycle import Lifecycle
 from roost.core.sessions.scheduler import Scheduler
 from roost.domain.ledger import Batch, TurnMark
@@ -225,6 +227,25 @@ async def test_a_run_by_hand_makes_a_session_also_while_paused(tmp_path: Path):
         assert await it.runs(trigger_type="schedule") == []
         await it.do(made, "archive")
         error_of(await it.roost.client.post(f"/v1/deployments/{made['id']}/run"), 400)
+
+
+async def test_a_run_has_all_that_its_deployment_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Resources, "check", lambda *given: None)  # here are no sandboxes,
+    monkeypatch.setattr(Budgets, "_check_price", lambda *given: None)  # and no prices
+    async with deployed(tmp_path) as it:
+        sent = {"file": ("a.txt", b"a", "text/plain")}
+        upload = (await it.roost.post("/v1/files", files=sent))["id"]
+        vault = (await it.roost.post("/v1/vaults", {"display_name": "v"}))["id"]
+        budget = {"type": "limit", "max_list_cost": {"amount": "100", "currency": "USD"}}
+        given = {"type": "file", "file_id": upload, "mount_path": "/in/a.txt"}
+        made = await it.create(budget=budget, resources=[given], vault_ids=[vault], harness="able")
+        run = await it.do(made, "run")
+        session = await it.roost.get(f"/v1/sessions/{run['session_id']}")
+        assert (session["budget"], session["vault_ids"]) == (budget, [vault])
+        [resource] = session["resources"]
+        assert resource["mount_path"] == "/mnt/session/uploads/in/a.txt"
 
 
 async def test_each_time_has_one_run_and_pausing_makes_up_for_nothing(tmp_path: Path):

@@ -78,6 +78,18 @@ async def test_overrides_replace_inherit_or_clear(tmp_path: Path):
         inherits = await roost.session(agent=base, harness="able")
         assert inherits["agent"]["tools"] == agent["tools"]
         assert (await roost.get(f"/v1/agents/{agent['id']}"))["version"] == 1
+        await roost.post(f"/v1/agents/{agent['id']}", {"system": "New"})
+        servers = [{"type": "url", "name": "s", "url": "https://mcp.example/mcp"}]
+        own = {
+            "version": 1,
+            "mcp_servers": servers,
+            "tools": [TOOLSET, {"type": "mcp_toolset", "mcp_server_name": "s"}],
+            "skills": [{"type": "custom", "skill_id": (await roost.skill())["id"]}],
+        }
+        other = (await roost.session(agent={**base, **own}, harness="able"))["agent"]
+        assert (other["version"], other["system"], other["mcp_servers"]) == (1, "Old", servers)
+        assert [tool["type"] for tool in other["tools"]] == [TOOLSET["type"], "mcp_toolset"]
+        assert [skill["skill_id"] for skill in other["skills"]] == [own["skills"][0]["skill_id"]]
 
 
 @pytest.mark.parametrize(
@@ -180,14 +192,16 @@ async def test_options_may_come_as_metadata(tmp_path: Path):
 
 async def test_an_update_says_in_the_log_what_changed(tmp_path: Path):
     async with api_server(tmp_path) as roost:
-        session = await roost.session(title="Old", metadata={"a": "1"})
+        session = await roost.session(title="Old", metadata={"a": "1"}, harness="able")
         path = f"/v1/sessions/{session['id']}"
         changed = await roost.post(path, {"title": "New", "metadata": {"b": "2"}})
         official(beta.BetaManagedAgentsSession, changed)
         assert changed["title"] == "New"
         assert changed["metadata"] == {"a": "1", "b": "2"}
         await roost.post(path, {"title": "New"})  # nothing changes, nothing is said
-        await roost.post(path, {"agent": {"tools": [TOOLSET]}})
+        servers = [{"type": "url", "name": "s", "url": "https://mcp.example/mcp"}]
+        tools = [TOOLSET, {"type": "mcp_toolset", "mcp_server_name": "s"}]
+        await roost.post(path, {"agent": {"tools": tools, "mcp_servers": servers}})
         await roost.post(path, {"metadata": {"a": None, "b": None}})
         events = (await roost.get(f"{path}/events", **{"types[]": "session.updated"}))["data"]
         for event in events:
@@ -195,6 +209,7 @@ async def test_an_update_says_in_the_log_what_changed(tmp_path: Path):
         said = [set(e) - {"type", "id", "processed_at", "seq"} for e in events]
         assert said == [{"title", "metadata"}, {"agent"}, set()]
         assert events[1]["agent"]["tools"][0]["type"] == "agent_toolset_20260401"
+        assert (await roost.get(path))["agent"]["mcp_servers"] == servers
 
 
 @pytest.mark.parametrize(
@@ -333,6 +348,7 @@ async def test_sessions_are_found_by_what_they_have(tmp_path: Path):
             idle["id"],
         ]  # means nothing without an agent
         assert await ids(deployment_id="depl_1") == []
+        assert await ids(memory_store_id="memstore_1") == []  # none has one
         assert await ids(**{"created_at[gt]": busy["created_at"]}) == []
         assert await ids(**{"created_at[gte]": busy["created_at"]}) == [busy["id"]]
         assert await ids(**{"created_at[lt]": busy["created_at"]}) == [idle["id"]]

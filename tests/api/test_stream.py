@@ -19,7 +19,7 @@ from tests.api.api_server import ApiServer, api_server, error_of, message, messa
 from roost.domain.events import Entry, Preview
 from roost.domain.ledger import Batch
 from roost.errors import Unavailable
-from roost.ports.drafts import new_draft
+from roost.ports.drafts import new_draft, new_event_id
 from roost.serve.connections import Bounds
 from roost.serve.http import listening
 
@@ -272,10 +272,15 @@ async def test_the_primary_thread_streams_what_the_session_does(tmp_path: Path):
         session = await roost.session()
         [thread] = (await roost.get(f"/v1/sessions/{session['id']}/threads"))["data"]
         path = f"/v1/sessions/{session['id']}/threads/{thread['id']}/stream"
-        async with client.stream("GET", path) as response:
+        params = {"event_deltas[]": "agent.message"}
+        async with client.stream("GET", path, params=params) as response:
             frames = Frames(response)
             await roost.say(session, "x")
             assert (await frames.event())["type"] == "user.message"
+            head = (await roost.store.sessions.find(session["id"])).state.head
+            preview = Preview(new_event_id(), "agent.message", "", head)
+            roost.notifier.publish(session["id"], preview)
+            assert (await frames.until("event_start"))[-1]["event"]["id"] == preview.event_id
 
 
 async def test_many_readers_each_see_everything(tmp_path: Path):

@@ -63,14 +63,15 @@ def step_that_fails(status: int, kind: str | None = None, **more: Any) -> str:
 # --- what the model is told
 
 
-async def test_the_model_is_asked_as_the_agent_is_configured(
-    model: ScriptedModel, runner: InMemoryRunner
-) -> None:
+async def test_the_model_is_asked_as_the_agent_is_configured(model: ScriptedModel) -> None:
+    needs = {**AGENT["tools"][0]["input_schema"], "required": ["what"]}
+    tool = {**AGENT["tools"][0], "input_schema": needs}
+    runner = InMemoryRunner(harness_for(model.url), {**AGENT, "tools": [tool]})
     await runner.run(runner.say("hello"))
     request = model.requests[-1]
     assert request.body["model"] == "scripted"
     assert request.body["system"] == "You are being tested."
-    offered = {name: AGENT["tools"][0][name] for name in ("name", "description", "input_schema")}
+    offered = {name: tool[name] for name in ("name", "description", "input_schema")}
     assert request.body["tools"] == [offered]
     assert request.headers["x-api-key"] == KEY
     assert request.headers["anthropic-version"] == "2023-06-01"
@@ -436,11 +437,14 @@ def test_results_stand_right_after_their_calls_however_late_they_come() -> None:
         call,
         new_draft("user.message", content=text("b")),
         new_draft("system.message", content=text("note")),
-        new_draft("user.custom_tool_result", custom_tool_use_id=call.id, content=text("r")),
+        new_draft(
+            "user.custom_tool_result", custom_tool_use_id=call.id, content=text("r"), is_error=True
+        ),
     )
     _, assistant, answer, system = transcript.messages()
     assert [block["type"] for block in assistant["content"]] == ["tool_use"]
     assert [block["type"] for block in answer["content"]] == ["tool_result", "text"]
+    assert answer["content"][0]["is_error"]
     assert system == {"role": "system", "content": text("note")}
     assert (transcript.waiting, transcript.due) == ([], True)
 
@@ -481,7 +485,7 @@ def test_pictures_and_documents_are_passed_on_and_what_cannot_be_is_named() -> N
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A"}}
     page = {"type": "document", "source": {"type": "url", "url": "https://a.test"}, "title": None}
     plain = {"type": "text", "media_type": "text/plain", "data": "hello"}
-    note = {"type": "document", "source": plain, "title": "note"}
+    note = {"type": "document", "source": plain, "title": "note", "context": "from a friend"}
     stored = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
     content = [image, page, note, stored, {"type": "redacted"}, *text(" ")]
     (message,) = folded(new_draft("user.message", content=content)).messages()
@@ -492,6 +496,25 @@ def test_pictures_and_documents_are_passed_on_and_what_cannot_be_is_named() -> N
         *text("[image: this agent cannot look at it]"),
         *text("[redacted: this agent cannot look at it]"),
     ]
+
+
+def test_search_results_of_a_client_are_passed_on_as_they_are() -> None:
+    call = new_draft("agent.custom_tool_use", name="lookup", input={})
+    found = {
+        "type": "search_result",
+        "source": "https://a.test",
+        "title": "A",
+        "content": [{"type": "text", "text": "a"}],
+        "citations": {"enabled": True},
+    }
+    history = folded(
+        new_draft("user.message", content=text("a")),
+        new_draft("span.model_request_start"),
+        call,
+        new_draft("user.custom_tool_result", custom_tool_use_id=call.id, content=[found]),
+    )
+    (result,) = history.messages()[-1]["content"]
+    assert result["content"] == [found]
 
 
 def test_an_empty_message_is_still_a_message() -> None:

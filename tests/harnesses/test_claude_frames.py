@@ -250,7 +250,8 @@ class TestLaunch:
             body = agent() | {"model": {"id": "m", "effort": {"type": effort}}}
             return [a for a in self.launch(body).argv(resume=False) if a.startswith("--effort")]
 
-        assert asked("low") == ["--effort=low"]
+        for known in ("low", "medium", "high", "xhigh", "max"):
+            assert asked(known) == [f"--effort={known}"]
         assert asked("some other word") == []
 
     def test_it_is_resumed_under_the_name_it_was_begun_with(self):
@@ -338,9 +339,12 @@ class TestContent:
             "source": "https://x.test",
             "content": [{"type": "text", "text": "body"}],
         }
-        passed = as_mcp([image, found])
+        plain = {"type": "text", "media_type": "text/plain", "data": "what it says"}
+        note = {"type": "document", "source": plain, "title": "N", "context": "an old one"}
+        passed = as_mcp([image, found, note])
         assert passed[0] == {"type": "image", "data": "AA", "mimeType": "image/png"}
         assert passed[1]["text"] == "T (https://x.test)\nbody"
+        assert passed[2]["text"] == "N\nan old one\nwhat it says"
 
 
 async def test_the_log_is_retold_newest_first_when_it_is_too_long():

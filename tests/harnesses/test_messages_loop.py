@@ -544,11 +544,16 @@ async def searched(
 async def test_a_search_is_shown_as_a_call_with_its_result_and_is_sent_back_to_the_letter(
     tmp_path: Path, is_paused: bool
 ) -> None:
+    place = {"type": "approximate", "city": "Bern", "country": "CH", "region": "Bern"}
+    limits = {
+        "blocked_domains": ["a.example"],
+        "user_location": {**place, "timezone": "Europe/Zurich"},
+    }
     config = {
         "name": "web_search",
         "enabled": True,
         "permission_policy": {"type": "always_allow"},
-        "blocked_domains": ["a.example"],
+        **limits,
     }
     answers = [("pause_turn", SEARCH[:2]), ("end_turn", SEARCH[2:])] if is_paused else []
     runner, model = await searched(
@@ -558,7 +563,7 @@ async def test_a_search_is_shown_as_a_call_with_its_result_and_is_sent_back_to_t
     assert offered["web_search"] == {
         "type": "web_search_20250305",
         "name": "web_search",
-        "blocked_domains": ["a.example"],
+        **limits,
     }
     (call,) = runner.events("agent.tool_use")
     assert call.fields["name"] == "web_search"

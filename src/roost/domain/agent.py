@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.json import encode
@@ -91,9 +92,9 @@ def overridden(agent: Body, overrides: Mapping[str, Any]) -> Body:
     :raises InvalidRequest: naming the field
     """
     after = dict(agent)
-    for field in ("system", "tools", "mcp_servers", "skills"):
+    for field, resolve in _OVERRIDDEN.items():
         if field in overrides:
-            after[field] = _REPLACED[field](overrides[field])
+            after[field] = resolve(overrides[field])
     if "model" in overrides:
         after["model"] = _override_model(overrides["model"], agent["model"])
     _check(after, at="agent.")
@@ -188,17 +189,17 @@ def _tool_config(given: Body, default: Body, toolset: str) -> Body:
     return config
 
 
-def _servers(servers: Sequence[Body] | None) -> list[Body]:
+def _servers(servers: Sequence[Body] | None, at: str = "") -> list[Body]:
     for i, server in enumerate(servers or []):
-        address.checked(server["url"], f"mcp_servers.{i}.url")
+        address.checked(server["url"], f"{at}mcp_servers.{i}.url")
     return [dict(server) for server in servers or []]
 
 
-def _skills(skills: Sequence[Body] | None) -> list[Body]:
+def _skills(skills: Sequence[Body] | None, at: str = "") -> list[Body]:
     for i, skill in enumerate(skills or []):
         if skill["type"] != "custom":
             raise InvalidRequest(
-                f"skills.{i}: {skill['skill_id']!r} is one of Anthropic's own skills, which are not "
+                f"{at}skills.{i}: {skill['skill_id']!r} is one of Anthropic's own skills, which are not "
                 "available here",
                 hint="Upload a skill of your own to /v1/skills, and name it with the type `custom`.",
             )
@@ -216,6 +217,7 @@ def _identity(identity: Body | None) -> Body:
 
 _MEMBERS: Final = {"subagents": "enabled", "workflows": "enabled", "advisor": "disabled"}
 _INLINE: Final = {"type": "enabled"}
+_SUBAGENTS: Final[dict[str, Any]] = {"inline_agents": _INLINE, "predefined_agents": []}
 
 
 def _multiagent(multiagent: Body | None) -> Body | None:
@@ -228,19 +230,15 @@ def _multiagent(multiagent: Body | None) -> Body | None:
         member: multiagent.get(member) or {"type": usual} for member, usual in _MEMBERS.items()
     }
     enabled = [member for member, value in given.items() if value["type"] == "enabled"]
-    if multiagent["type"] == "coordinator" or {"workflows", "advisor"} & {*enabled}:
-        raise FieldNotServed(
-            "multiagent: sessions with several agents are not served, but for `subagents`",
-            hint="Omit it, send null, or disable `workflows` and `advisor`.",
-        )
+    _check_multiagent(multiagent["type"], enabled)
     if not enabled:
         return None
-    subagents = given["subagents"]
-    if subagents.get("predefined_agents") or (subagents.get("inline_agents") or _INLINE) != _INLINE:
-        raise FieldNotServed(
-            "multiagent.subagents: only inline agents are served",
-            hint="Omit `predefined_agents` and `inline_agents`: the agent says what each subagent is to do.",
-        )
+    for field, usual in _SUBAGENTS.items():
+        if (given["subagents"].get(field) or usual) != usual:
+            raise FieldNotServed(
+                f"multiagent.subagents.{field}: only inline agents are served",
+                hint="Omit it: the agent says what each subagent is to do.",
+            )
     enabled_inline = {"type": "enabled", "inline_agents": dict(_INLINE), "predefined_agents": []}
     off = {"type": "disabled"}
     return {
@@ -249,6 +247,20 @@ def _multiagent(multiagent: Body | None) -> Body | None:
         "workflows": dict(off),
         "advisor": dict(off),
     }
+
+
+def _check_multiagent(kind: str, enabled: Sequence[str]) -> None:
+    if kind == "coordinator":
+        raise FieldNotServed(
+            "multiagent.type: sessions with several agents are not served, but for subagents",
+            hint="Omit `multiagent`, send null, or use `multiagent_20261001` with `workflows` disabled.",
+        )
+    for member in ("workflows", "advisor"):
+        if member in enabled:
+            raise FieldNotServed(
+                f"multiagent.{member}: not served",
+                hint=f'Send `{member}` as {{"type": "disabled"}}, or omit `multiagent`.',
+            )
 
 
 _REPLACED: dict[str, Callable[[Any], Any]] = {
@@ -260,6 +272,12 @@ _REPLACED: dict[str, Callable[[Any], Any]] = {
     "skills": _skills,
     "execution_identity": _identity,
     "multiagent": _multiagent,
+}
+_OVERRIDDEN: dict[str, Callable[[Any], Any]] = {
+    "system": _text,
+    "tools": _tools,
+    "mcp_servers": partial(_servers, at="agent."),
+    "skills": partial(_skills, at="agent."),
 }
 
 

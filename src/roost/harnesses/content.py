@@ -82,7 +82,8 @@ def _words(block: Json) -> str:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": "document", "source": {"type": "text", "data": str(text)}}:
-            return text
+            about = (block.get("title"), block.get("context"))
+            return "\n".join([*(words for words in about if words), text])
         case {"type": "search_result"}:
             return f"{block.get('title')} ({block.get('source')})\n{as_text(block.get('content'))}"
         case {"source": {"type": "file", "file_id": file_id}}:
