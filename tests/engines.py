@@ -175,8 +175,11 @@ def rootfs() -> bytes:
     """A small system, as a tar file: some programs, what they load, and Python's own library."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
-        for folder in ("usr", "usr/bin", "etc", "proc", "sys", "dev", "run", "tmp"):
-            _folder(tar, folder, 0o1777 if folder == "tmp" else 0o755)
+        for folder in ("etc", "proc", "sys", "dev", "run"):
+            _folder(tar, folder, 0o755)
+        for folder in ("usr", "usr/bin", "usr/lib", "usr/local", "usr/local/bin", "opt", "var"):
+            _folder(tar, folder, 0o777)
+        _folder(tar, "tmp", 0o1777)
         for name in ("bin", "sbin", "lib", "lib64"):
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name if name != 'sbin' else 'bin'}"

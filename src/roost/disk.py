@@ -77,7 +77,15 @@ def remove(path: Path) -> None:
 
 
 def _exchanged(at: int, name: str) -> int:
-    opened = os.open(name, _DIRECTORY, dir_fd=at)
+    try:
+        opened = os.open(name, _DIRECTORY, dir_fd=at)
+    except PermissionError:  # its owner may still open it to itself
+        found = os.open(name, _DIRECTORY | os.O_PATH, dir_fd=at)
+        try:
+            Path(f"/proc/self/fd/{found}").chmod(0o700)
+        finally:
+            os.close(found)
+        opened = os.open(name, _DIRECTORY, dir_fd=at)
     os.close(at)
     return opened
 

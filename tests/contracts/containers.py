@@ -44,7 +44,7 @@ from roost.testing.sandbox_contract.kit import (
 # What probes find that bubblewrap hides, and why it does no harm.
 KNOWN = {
     "fs.set_uid_programs": (
-        r"\['/usr', '\.'\]",
+        r"\[('/usr', )?'\.'\]",
         "engines do not mount nosuid; no_new_privs is in force",
     ),
     "fs.device_nodes": (r"\['mqueue'\]", "message queues of the container's own ipc namespace"),

@@ -46,6 +46,7 @@ def make_without_groups() -> HostProvider:
 class HostContract(SandboxContract):
     # It would be written to the machine.
     test_there_is_room_of_its_own_where_programs_look_for_it = None  # type: ignore[assignment]
+    test_what_is_written_to_the_system_is_the_sandbox_s_own_and_goes_with_it = None  # type: ignore[assignment]
     test_other_certificates_can_take_the_place_of_the_systems = None  # type: ignore[assignment]
     # Only the commands themselves do; what those have started is ended by the next sweep, any server's.
     test_a_sandbox_dies_with_the_process_that_holds_it = None  # type: ignore[assignment]

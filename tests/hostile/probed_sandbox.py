@@ -21,6 +21,7 @@ from roost.errors import SandboxUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
+from roost.testing.probes.inside.files import OWN
 from roost.testing.reachable import reachable
 
 MIB = 1024**2
@@ -30,6 +31,7 @@ ENVIRON = {"PYTHONPATH": "/opt/probes", "PYTHONDONTWRITEBYTECODE": "1"}
 SECRET = "a-secret-of-the-server"
 HARMLESS = {
     "fs.set_uid_in_workspace",
+    "fs.write_own_root",
     "proc.machine_load",
     "proc.mounts",
     "proc.trace_first",
@@ -115,8 +117,10 @@ def things_outside(folder: Path) -> Generator[dict[str, Any], None, None]:
         filed.bind(str(folder / "server.sock"))
         (folder / "server.sock").chmod(0o666)
         filed.listen()
+        mark = f"roost-probe-{key}"
         try:
             yield {
+                "mark": mark,
                 "victim": victim.pid,
                 "port": server.getsockname()[1],
                 "address": _own_address(),
@@ -133,6 +137,7 @@ def things_outside(folder: Path) -> Generator[dict[str, Any], None, None]:
                 "cwd": "/workspace",
                 "record": ".claude",
             }
+            assert not [place for place in OWN.split() if Path(place, mark).exists()]
         finally:
             victim.kill()
             libc.shmctl(memory, _REMOVE, None)

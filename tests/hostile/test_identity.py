@@ -129,4 +129,4 @@ async def test_what_the_machine_does_not_let_us_do_is_the_sandbox_s_failure() ->
 async def test_how_limits_are_in_force_is_told() -> None:
     told = await provider(uids=UIDS).limits_report()
     assert told["uid"] == "one per session"
-    assert set(told) == {"memory", "processes", "cpus", "open files", "disk", "kill", "uid"}
+    assert set(told) == {"memory", "processes", "cpus", "open files", "disk", "root", "kill", "uid"}

@@ -2,7 +2,7 @@
 
 `docs/sandboxes.md` says what is in force, what was tried against it, and the traps. A reader may take
 the files in this order: `provider` (opens sandboxes), `sandbox` (one of them), `recipe` (what is inside),
-`launch` (what happens before), then `identity`, `etc`, `seccomp`, `disk`.
+`launch` (what happens before), `root` (what it may write to), then `identity`, `etc`, `seccomp`, `disk`.
 """
 
 from __future__ import annotations
@@ -19,4 +19,4 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"  # where a machine has its own bwr
 
 def make(settings: Settings) -> BubblewrapProvider:
     """Make the provider from the settings; `SANDBOXES` names this function."""
-    return BubblewrapProvider(path=_PATH)
+    return BubblewrapProvider(path=_PATH, roots=settings.data.resolve() / "roots")

@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -110,5 +110,9 @@ class DiskWatch:
 
     def _free(self) -> int:
         """What is left on the file systems involved, in bytes and in files."""
-        found = [os.statvfs(directory) for directory in self._directories]
-        return sum(s.f_bavail * s.f_frsize + s.f_favail * _LEAST_PER_ENTRY for s in found)
+        total = 0
+        for directory in self._directories:
+            with suppress(FileNotFoundError):  # an engine has removed it, with the sandbox
+                found = os.statvfs(directory)
+                total += found.f_bavail * found.f_frsize + found.f_favail * _LEAST_PER_ENTRY
+        return total

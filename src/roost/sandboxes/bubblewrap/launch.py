@@ -30,6 +30,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox_provider import Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import recipe
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
+from roost.sandboxes.bubblewrap.root import CommandRoot, WritableRoot
 from roost.sandboxes.bubblewrap.stage import MountStage
 from roost.sandboxes.bubblewrap.tools import Tools
 from roost.sandboxes.cgroups import Group
@@ -41,12 +42,17 @@ _WAIT: Final = 'read -r OLDPWD || exit 125\n. "$1"'
 
 
 class LaunchSetup(msgspec.Struct, frozen=True):
-    """What the machine has for all sandboxes of a provider."""
+    """What the machine has for all sandboxes of a provider.
+
+    `roots` is where they keep what is written to their roots; None: those are read-only, and `read_only` says why.
+    """
 
     tools: Tools
     stage: Path
     etc: Path
     filters: Sequence[bytes]
+    roots: Path | None = None
+    read_only: str = ""
 
 
 class Launch:
@@ -62,6 +68,8 @@ class Launch:
         self.info, self._given, self._script = (self._memory_file() for _ in range(3))
         # An option that does nothing, to have the token in the process list.
         self._token = ["--unsetenv", token]
+        self.root: Path | None = None
+        """What it writes to its root, once it is known what it becomes."""
         self.argv = [*before, f"/proc/{os.getpid()}/fd/{self._script}", *self._token]
 
     @property
@@ -111,6 +119,7 @@ class Launcher:
         self.takes_all = all(each.take for each in plan.endpoints if each.port is not None)
         self.held = ExitStack()
         """What is given back when the sandbox is gone."""
+        self.root = WritableRoot(ground.roots / token) if ground.roots else None
         self._plan = plan
         self._ground = ground
         self._before = [
@@ -125,6 +134,9 @@ class Launcher:
         self._umask = "0002" if who.shared else "0022"
         self._environ = recipe.BASE_ENVIRON | dict(plan.environ)
         self._arguments = recipe.arguments(plan, self._ground.etc, stage.shown)
+        if self.root is not None:
+            self.root.prepare(who)
+            self._root = stage.shown(self.root.directory)
         bwrap = [*_as_somebody(who, tools), _within_reach(tools.bwrap, stage)]
         staged = stage.build()
         if staged is not None:
@@ -143,8 +155,21 @@ class Launcher:
     ) -> None:
         """Say what it becomes. :raises SandboxFailed: :raises SandboxUnavailable: it cannot"""
         merged = self._environ | dict(environ or {})
-        given = [*self._arguments, *recipe.per_command(merged, cwd, launch.filters)]
+        given = [
+            *recipe.root_arguments(self._command_root(launch), self._plan.limits.tmp_bytes),
+            *self._arguments,
+            *recipe.per_command(merged, cwd, launch.filters),
+        ]
         launch.tell(self._umask, self._bwrap, given, [*self._inside, *argv])
+
+    def _command_root(self, launch: Launch) -> CommandRoot | None:
+        if self.root is None:
+            return None
+        try:
+            launch.root = self.root.command()
+        except OSError as error:
+            raise SandboxFailed(f"there is no room for a command: {error}") from error
+        return CommandRoot([f"{self._root}/usr"], f"{self._root}/{launch.root.name}")
 
 
 def _first(group: Group | None) -> str:

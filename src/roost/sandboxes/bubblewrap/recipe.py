@@ -12,6 +12,7 @@ from typing import Final
 
 from roost.errors import SandboxUnavailable
 from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, Mount, Plan
+from roost.sandboxes.bubblewrap.root import ROOMS, CommandRoot
 
 HOME: Final = "/home/sandbox"
 WORKSPACE: Final = "/workspace"
@@ -22,7 +23,7 @@ BASE_ENVIRON: Final = {
     # home by itself, since nothing else can be written to. PIP_USER would break it in virtual environments.
     "PIP_BREAK_SYSTEM_PACKAGES": "1",
 }
-SCRATCH: Final = ("/mnt", "/opt", "/srv")
+SCRATCH: Final = ("/mnt", "/srv")
 """Where programs expect to find room besides `/tmp`: as much as there, and gone when that is."""
 
 _APART: Final = """
@@ -44,7 +45,6 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def arguments(plan: Plan, etc: Path, shown: Callable[[Path], str]) -> list[str]:
     """What is the same for every command of a sandbox; `shown` is where bwrap finds a host path."""
     return [
-        *_APART.split(),
         *_system(shown(etc)),
         *_certificates(plan.certificates, etc, shown),
         *_proc(),
@@ -52,6 +52,17 @@ def arguments(plan: Plan, etc: Path, shown: Callable[[Path], str]) -> list[str]:
         *_mounts(plan, shown),
         *_sealed(),
     ]
+
+
+def root_arguments(root: CommandRoot | None, tmp_bytes: int) -> list[str]:
+    """What comes first: the namespaces, and the part of the root that is a command's own. None: it has none."""
+    if root is None:
+        system = ["--ro-bind", "/usr", "/usr", *_rooms(["/opt"], tmp_bytes), "--dir", "/var"]
+    else:
+        system = [word for lower in ("/usr", *root.lower) for word in ("--overlay-src", lower)]
+        system += ["--overlay", f"{root.directory}/usr", f"{root.directory}/work", "/usr"]
+        system += [word for room in ROOMS for word in ("--bind", root.directory + room, room)]
+    return [*_APART.split(), *system]
 
 
 def per_command(environ: Mapping[str, str], cwd: str, filters: Iterable[int]) -> list[str]:
@@ -100,7 +111,7 @@ def _is_within(target: str, folders: Iterable[str]) -> bool:
 
 
 def _system(etc: str) -> list[str]:
-    made = ["--ro-bind", "/usr", "/usr"]
+    made = []
     for folder in _ROOT_FOLDERS:
         path = Path("/", folder)
         if path.is_symlink():
@@ -137,14 +148,17 @@ _WRITABLE: Final = ("--perms", "1777", "--tmpfs")
 
 
 def _temporary(tmp_bytes: int) -> list[str]:
-    size = ["--size", str(tmp_bytes)] if tmp_bytes else []
     return [
         *("--dev", "/dev"),
         *("--size", str(_SHARED_MEMORY_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"),
-        *(part for room in ("/tmp", *SCRATCH) for part in (*size, *_WRITABLE, room)),
-        *("--dir", "/run", "--dir", "/var", "--symlink", "../tmp", "/var/tmp"),
-        *("--symlink", "../run", "/var/run"),
+        *_rooms(["/tmp", *SCRATCH], tmp_bytes),
+        *("--dir", "/run", "--symlink", "../tmp", "/var/tmp", "--symlink", "../run", "/var/run"),
     ]
+
+
+def _rooms(rooms: Iterable[str], tmp_bytes: int) -> list[str]:
+    size = ["--size", str(tmp_bytes)] if tmp_bytes else []
+    return [word for room in rooms for word in (*size, *_WRITABLE, room)]
 
 
 def _mounts(plan: Plan, shown: Callable[[Path], str]) -> list[str]:

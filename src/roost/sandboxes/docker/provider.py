@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.state import default_state, write_whole
 
 _SECONDS_TO_START: Final = 120
+_NOT_COUNTED: Final = "the engine keeps containers where their disk usage cannot be counted"
 
 
 class DockerProvider:
@@ -63,6 +65,7 @@ class DockerProvider:
         self._state = state
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._checked = False
+        self._writable = True
         self._certificates: tuple[str, bytes | None] = "", None  # of an image, by its id
 
     @property
@@ -139,6 +142,7 @@ class DockerProvider:
             "cpus": together,
             "open files": "of each process",
             "disk": "a file's size by rlimit; all together looked at every 10 s or when it fills",
+            "root": "writable" if self._writable else f"read-only: {_NOT_COUNTED}",
             "uid": "one per session" if os.geteuid() == 0 else "the server's own, for all sessions",
         }
 
@@ -178,10 +182,16 @@ class DockerProvider:
             etc = await anyio.to_thread.run_sync(self._name_user, who)
             await self._trust_image(plan)
             security = recipe.security(await self._filter())
-            wanted = recipe.container(plan, who, etc, self._image, self._runtime, security)
+            make = partial(recipe.container, plan, who, etc, self._image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.
             with anyio.CancelScope(shield=True):
-                running = await self._start(plan, who, wanted)
+                running = await self._start(plan, who, make(writable=self._writable))
+                if self._writable and running.written is None:
+                    # What would be written to its root could not be counted.
+                    running.leash.close()
+                    await self._engine.remove(running.id)
+                    self._writable = False
+                    running = await self._start(plan, who, make(writable=False))
         except (EngineRefused, OSError) as error:
             raise SandboxUnavailable(f"cannot make a container: {error}") from error
         except KeyError:
@@ -226,7 +236,8 @@ class DockerProvider:
             raise
         foreign = [pair.partition("=")[0] for pair in found["Config"]["Env"] or ()]
         environ, most = recipe.base_environ(plan), plan.limits.processes
-        return RunningContainer(container, who, leash, environ, foreign, most)
+        written = await anyio.to_thread.run_sync(_written, found)
+        return RunningContainer(container, who, leash, environ, foreign, most, written)
 
     async def _end(self, wanted: sandbox_names.Wanted) -> None:
         for found in await self._engine.sandboxes():
@@ -261,4 +272,16 @@ def _disk_watch(plan: Plan, sandbox: DockerSandbox) -> DiskWatch:
     async def over() -> None:
         await sandbox.fail(f"the sandbox took more than {limit} bytes of disk")
 
-    return DiskWatch({plan.home.path, plan.workspace.path, *writable}, limit, over)
+    directories = {plan.home.path, plan.workspace.path, *writable}
+    if sandbox.written is not None:
+        directories.add(sandbox.written)
+    return DiskWatch(directories, limit, over)
+
+
+def _written(container: Mapping[str, Any]) -> Path | None:
+    """Where the engine keeps what is written to a container's root, if that can be looked at. Blocks."""
+    layers = (container.get("GraphDriver") or {}).get("Data") or {}
+    written = layers.get("UpperDir")
+    if container["HostConfig"].get("ReadonlyRootfs") or not written:
+        return None
+    return Path(written) if os.access(written, os.R_OK | os.X_OK) else None

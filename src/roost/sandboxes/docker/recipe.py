@@ -57,8 +57,7 @@ _COVERED: Final = [
 ]
 _READ_ONLY: Final = [f"/proc/{name}" for name in ("bus", "fs", "irq", "sys")]
 _ADDED_BY_SHELLS_AND_ENGINES: Final = ("OLDPWD", "SHLVL", "HOSTNAME", "TERM", "container")
-# Not /opt: images have programs there, and a tmpfs would hide them.
-_ROOMS: Final = ("/tmp", *(room for room in SCRATCH if room != "/opt"))
+_ROOMS: Final = ("/tmp", *SCRATCH)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -75,11 +74,18 @@ def container(
     image: str,
     runtime: str | None,
     security: Sequence[str],
+    *,
+    writable: bool,
 ) -> dict[str, Any]:
     """What to create; `etc` holds `EMPTY` and the files that name the user, `security` are the engine's
-    options.
+    options. `writable`: what is written to its root is its own, and is counted.
     """
-    host = _apart(security) | _limits(plan.limits, who) | {"Mounts": _mounts(plan, etc)}
+    host = (
+        _apart(security)
+        | {"ReadonlyRootfs": not writable}
+        | _limits(plan.limits, who)
+        | {"Mounts": _mounts(plan, etc)}
+    )
     return {
         "Image": image,
         "Entrypoint": _HOLD,
@@ -110,7 +116,6 @@ def _apart(security: Sequence[str]) -> dict[str, Any]:
         "CgroupnsMode": "private",
         "CapDrop": ["ALL"],
         "SecurityOpt": list(security),
-        "ReadonlyRootfs": True,
         "MaskedPaths": _COVERED,
         "ReadonlyPaths": _READ_ONLY,
         "LogConfig": {"Type": "none"},

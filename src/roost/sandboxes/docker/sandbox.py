@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -30,7 +31,8 @@ _LOOK_SECONDS: Final = 0.2
 class RunningContainer(msgspec.Struct, frozen=True):
     """A container of ours. `leash` is its first process's input; `foreign` are its image's variables.
 
-    `processes`: how many the session may have in it; 0: no limit.
+    `processes`: how many the session may have in it; 0: no limit. `written`: where on this machine the engine keeps what
+    is written to its root; None: that is read-only.
     """
 
     id: str
@@ -39,6 +41,7 @@ class RunningContainer(msgspec.Struct, frozen=True):
     environ: Mapping[str, str]
     foreign: Sequence[str]
     processes: int
+    written: Path | None
 
 
 class DockerSandbox:
@@ -53,6 +56,11 @@ class DockerSandbox:
         self._processes: list[ContainerProcess] = []
         self._ending = Ending()
         self._failure: str | None = None
+
+    @property
+    def written(self) -> Path | None:
+        """Where what is written to its root lies on this machine."""
+        return self._container.written
 
     @property
     def stopped(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from pathlib import Path
 
@@ -72,6 +73,23 @@ class ApartContract(Kit):
                 assert filled.code != 0
             assert (await shell(a, "echo >/mnt/session/uploads/new")).code != 0
             assert (await shell(a, "rmdir /mnt/session/uploads")).code != 0
+
+    async def test_what_is_written_to_the_system_is_the_sandbox_s_own_and_goes_with_it(
+        self, provider: SandboxProvider, plan: Plans
+    ) -> None:
+        """Neither the machine has it, nor another sandbox, nor the session's next one."""
+        name = f"roost-contract-{secrets.token_hex(4)}"
+        own = [
+            f"{place}/{name}" for place in ("/usr", "/usr/bin", "/usr/local/bin", "/opt", "/var")
+        ]
+        looked = f"ls -d {' '.join(own)}"
+        async with provider.open(plan("sesn_a")) as a, provider.open(plan("sesn_b")) as b:
+            made = await shell(a, f"mkdir {' '.join(own)} && {looked}")
+            assert (made.code, set(made.output.decode().split())) == (0, set(own)), made.errors
+            assert (await shell(b, looked)).output == b""
+            assert not any(Path(path).exists() for path in own)  # noqa: ASYNC240
+        async with provider.open(plan("sesn_a", generation=2)) as again:
+            assert (await shell(again, looked)).output == b""
 
     async def test_two_sandboxes_do_not_reach_each_others_sockets(
         self, provider: SandboxProvider, plan: Plans

@@ -99,10 +99,13 @@ class LimitContract(Kit):
     async def test_all_files_together_do_not_stay_over_the_disk_limit(
         self, provider: SandboxProvider, plan: Plans
     ) -> None:
-        """The sandbox fails, and says why; the session can be opened again, to tidy up."""
+        """Wherever they are. The sandbox fails, and says why; the session can be opened again, to tidy up."""
         given = plan(limits=SandboxLimits(disk_bytes=16 * MIB))
         async with provider.open(given) as sandbox:
-            script = "for i in 1 2 3 4 5 6; do head -c 8000000 /dev/zero >f$i; done; sleep 60"
+            fill = (
+                "for f in f1 /usr/local/f2 /opt/f3 /var/f4; do head -c 8000000 /dev/zero >$f; done"
+            )
+            script = f"{fill}; sleep 60"
             process = await sandbox.spawn(["sh", "-c", script])
             with anyio.fail_after(60), pytest.raises(SandboxFailed, match="disk"):
                 await process.wait()

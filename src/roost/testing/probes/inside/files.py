@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from roost.testing.probes.inside.kit import Facts, opened, probe, readable, status_of
 
-_SYSTEM = "/ /usr /usr/bin /etc /bin /lib /dev /run /var /home /proc"
+_SYSTEM = "/ /etc /dev /run /home /proc"
+OWN = "/usr /usr/bin /usr/lib /usr/local /usr/local/bin /opt /var"
+_NOBODY = 65534  # whoever is not in this user namespace
 _PLAIN = "console core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
 
 
@@ -46,11 +49,28 @@ def _write_system(facts: Facts) -> object:
     return nameless + [place for place in places if os.access(place, os.W_OK)]
 
 
+@probe("fs.write_own_root", harmless="a layer of its own over the system, which goes with it")
+def _write_own_root(facts: Facts) -> object:
+    """A file in each stays, for the test to look for it where it must not be."""
+    return opened([f"{place}/{facts['mark']}" for place in OWN.split()], os.O_CREAT | os.O_WRONLY)
+
+
 @probe("fs.set_uid_programs")
 def _set_uid_programs(facts: Facts) -> object:
     places = ("/usr", "/tmp", "/mnt", "/srv", ".")
     heeded = [place for place in places if not os.statvfs(place).f_flag & os.ST_NOSUID]
+    if "/usr" in heeded and not _owned_by_another():
+        heeded.remove("/usr")
     return heeded + ([] if status_of("NoNewPrivs") == "1" else ["new privileges"])
+
+
+def _owned_by_another() -> bool:
+    """Whether a set-uid program would make us somebody who is anybody here."""
+    found = (entry.stat() for entry in Path("/usr/bin").iterdir() if entry.exists())
+    return any(
+        status.st_mode & stat.S_ISUID and status.st_uid not in (os.getuid(), _NOBODY)
+        for status in found
+    )
 
 
 @probe("fs.set_uid_in_workspace", harmless="mounted nosuid; the owner is a uid that nobody uses")
