@@ -26,7 +26,7 @@ const KeysPage = lazy(() => import("./pages/keys").then(({ KeysPage }) => ({ def
 
 const COMING = (
   <Center h="50vh">
-    <Loader aria-label="Loading" />
+    <Loader role="status" aria-label="Loading" />
   </Center>
 );
 

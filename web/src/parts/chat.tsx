@@ -38,7 +38,7 @@ export function Chat({ live, session, ended }: { live: LiveSession; session: Ses
           {live.loaded && <Earlier older={live.older} missing={waits && !conversation.waitingFor.every((id) => conversation.items.some((item) => item.id === id))} />}
           {!live.loaded && (
             <Center py="xl">
-              <Loader aria-label="Loading" />
+              <Loader role="status" aria-label="Loading" />
             </Center>
           )}
           {live.loaded && conversation.items.length === 0 && (

@@ -105,7 +105,7 @@ function Pictures({ pictures, busy, remove }: { pictures: Kept[]; busy: boolean;
           />
         </li>
       ))}
-      {busy && <Loader size="sm" aria-label="Uploading" />}
+      {busy && <Loader size="sm" role="status" aria-label="Uploading" />}
     </Group>
   );
 }

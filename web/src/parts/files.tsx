@@ -35,7 +35,7 @@ export function Files({ session, trust, settled, ended }: { session: string; tru
       )}
       <Folderful session={session} path={path} query={directory} shown={shown} ended={ended} />
       {file !== undefined && (
-        <Suspense fallback={<Loader aria-label="Loading" />}>
+        <Suspense fallback={<Loader role="status" aria-label="Loading" />}>
           <FileView session={session} file={file} back={addressOf(path)} />
         </Suspense>
       )}

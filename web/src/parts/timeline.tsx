@@ -34,7 +34,7 @@ export function Timeline({ live, session }: { live: LiveSession; session: Sessio
   if (more || !live.loaded) {
     return (
       <Center py="xl">
-        <Loader aria-label="Loading" />
+        <Loader role="status" aria-label="Loading" />
       </Center>
     );
   }
