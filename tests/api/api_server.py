@@ -371,7 +371,7 @@ def _deps(
     runs = DeploymentRuns(deployments, parts)
     task_runs = TaskRuns(store.catalog, tasks, parts, store.log, notifier)
     kinds = [runs, task_runs]
-    pools = Pools(store.catalog, environments)
+    pools = Pools(store.catalog, environments, notifier)
     services = Services(
         *(pools, PoolSessions(store.catalog, pools, lifecycle, intake, notifier)),
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
