@@ -290,6 +290,45 @@ def test_bodies_that_ask_for_nothing_are_refused(pool: PoolClient, body: Any) ->
     assert answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "request_of", "status"),
+    [
+        ("files", {"content": b"no form"}, 400),
+        ("files", {"files": {"other": ("a", b"")}}, 400),
+        ("files", {"files": {"file": ("../a", b"")}}, 400),
+        ("files", {"files": {"file": ("a", b"")}, "params": {"path": "/etc/.."}}, 400),
+        ("files", {"files": [("file", (f"f{n}", b"")) for n in range(21)]}, 400),
+        ("files/upload", {"files": {"file": ("/", b"")}}, 400),
+        ("executions", {"content": b"{"}, 400),
+        ("executions", {"json": {"code": "1", "outputStreamsMaxLength": -1}}, 400),
+        ("executions", {"json": {"code": "1", "outputStreamsMaxLength": 2**30}}, 400),
+        ("executions", {"json": {"execCommandAndArgs": "ls"}}, 400),
+        ("executions", {"json": {"execCommandAndArgs": ["ls", 1]}}, 400),
+        ("executions", {"json": {"code": "1"}, "headers": {"operation-id": "a b"}}, 400),
+        ("executions", {"json": {"code": "1"}, "params": {"identifier": ""}}, 400),
+        (".management/getSession", {"json": {}}, 400),
+        (".management/stopSession", {"json": {}}, 400),
+        ("mcp", {"content": b"[]"}, 400),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_that_apis_shape(
+    pool: PoolClient, path: str, request_of: dict[str, Any], status: int
+) -> None:
+    answer = pool.ask("POST", path, **request_of)
+    assert answer.status_code == status, answer.text
+    told = answer.json()["error"]
+    assert set(told) == {"code", "message"} and told["message"]
+    assert answer.headers["x-ms-error-code"] == told["code"]
+
+
+def test_output_is_cut_where_it_is_asked_to_be(pool: PoolClient) -> None:
+    told = pool.run("print('x' * 100)\n7", outputStreamsMaxLength=10)["result"]
+    assert (told["stdout"], told["truncated"]) == ("x" * 10, ["stdout"])
+    assert (told["stderr"], told["executionResult"]) == ("", 7)
+    whole = pool.run("print('x' * (1 << 20))")["result"]
+    assert (len(whole["stdout"]), whole["truncated"]) == (1 << 20, ["stdout"])
+
+
 def test_requests_without_what_they_need_are_refused(server: LiveServer, pool: PoolClient) -> None:
     assert pool.ask("GET", "files", "yesterday").status_code == 400
     pool.identifier = ""
