@@ -140,8 +140,9 @@ async def test_an_agent_that_is_killed_with_a_subagent_runs_nothing_twice(
 ):
     """The turn goes on in another process, and its model is told what the subagent did."""
     runner = Board(sandboxed, with_subagents(agent()))
+    pause = 60 if moment == "running" else 0.4
     inner = starts(
-        {"text": "Let me see.", **run("echo once >> ran.txt; sleep 0.4")},
+        {"text": "Let me see.", **run(f"echo once >> ran.txt; sleep {pause}")},
         {"text": "Found.", "delay": 1},
     )
     killed: list[str] = []
