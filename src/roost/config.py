@@ -211,6 +211,11 @@ class Settings(BaseModel):
         gt=0,
         description="After how long without a sign of life a node's sessions are taken over.",
     )
+    work_lease_seconds: float = Field(
+        90.0,
+        ge=1,
+        description="After how long without a heartbeat the worker of a self-hosted environment counts as lost.",
+    )
     max_runners: int = Field(
         64, ge=1, description="How many sessions work at the same time on this node; the rest wait."
     )

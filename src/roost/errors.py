@@ -40,6 +40,7 @@
   + Conflict                        somebody else was faster
     - IdempotencyMismatch           the key was used for another request
     - FilesElsewhere                another node works in the session's files, or has just taken them
+  + HeartbeatMismatch               another worker has the work item, or none
   + TooLarge                        the body is over the limit
     - HeadTooLarge                  the request line or the headers are
   + RequestTooSlow                  the body did not come in time
@@ -78,7 +79,8 @@ a person what to do next. Which HTTP status each one gets is one table in `api/f
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class RoostError(Exception):
@@ -357,6 +359,17 @@ class Conflict(RoostError):
 
     code = "conflict"
     hint = "Retrieve it again and repeat the change on what you get."
+
+
+class HeartbeatMismatch(RoostError):
+    """Another worker has this work item, or none: the heartbeat that was expected is not the last one."""
+
+    code = "heartbeat_precondition_failed"
+    hint = "Leave the item alone, and poll for another."
+
+    def __init__(self, lease: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.lease = lease
 
 
 class IdempotencyMismatch(Conflict):

@@ -19,7 +19,8 @@ from tests.stores import url_of
 
 from roost.api.access.auth import MANAGED_AGENTS
 from roost.api.access.login_attempts import LoginAttempts
-from roost.api.access.tokens import SocketTokens
+from roost.api.access.tokens import SocketTokens, WorkTokens
+from roost.api.access.workers import WorkerAccess
 from roost.api.app import build_app
 from roost.api.framework.deps import Deps
 from roost.api.framework.server import ServerState
@@ -27,6 +28,7 @@ from roost.api.framework.services import Services
 from roost.blobs.folder import FolderBlobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
+from roost.core.access.environment_keys import EnvironmentKeys
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
 from roost.core.access.revocations import Revocations
@@ -70,6 +72,7 @@ from roost.core.vaults.vaults import Vaults
 from roost.core.webhooks.endpoints import WebhookEndpoints
 from roost.core.webhooks.sender import WebhookSender
 from roost.core.work.nodes import Fleet
+from roost.core.work.work_items import WorkItems
 from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import Intake
@@ -200,10 +203,10 @@ def client_of(app: ASGIApp, secret: str, **headers: str) -> httpx2.AsyncClient:
 class ListedHarness(FakeHarness):
     """One that sessions can name. No agent is ever started here."""
 
-    def __init__(self, name: str, abilities: Abilities) -> None:
+    def __init__(self, name: str, abilities: Abilities, **declared: Any) -> None:
         self.name = name
         self.profile = HarnessProfile(
-            abilities=abilities, needs_sandbox=False, upstream="anthropic"
+            abilities=abilities, needs_sandbox=False, upstream="anthropic", **declared
         )
 
     def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:
@@ -312,7 +315,7 @@ def _deps(
     harnesses, trust = (
         {
             "scripted": scripted,
-            "able": ListedHarness("able", ALL_ABILITIES),
+            "able": ListedHarness("able", ALL_ABILITIES, by_workers=True),
             "plain": ListedHarness("plain", Abilities()),
         },
         Trust(NoOfferedSandboxes(words(settings.trust_levels))),
@@ -372,6 +375,13 @@ def _deps(
     task_runs = TaskRuns(store.catalog, tasks, parts, store.log, notifier)
     kinds = [runs, task_runs]
     pools = Pools(store.catalog, environments, notifier)
+    environment_keys = EnvironmentKeys(store.catalog)
+    items = WorkItems(
+        *(store.catalog, store.sessions, store.log, intake, notifier),
+        lease_seconds=settings.work_lease_seconds,
+    )
+    secret = b"0123456789abcdef0123456789abcdef"
+    workers = WorkerAccess(environment_keys, WorkTokens(secret), lifecycle.access, items)
     services = Services(
         *(pools, PoolSessions(store.catalog, pools, lifecycle, intake, notifier)),
         *(agents, environments, skills, tasks, workspaces, filestore, vaults),
@@ -386,9 +396,13 @@ def _deps(
         intake,
         *(deployments, *kinds, Scheduler(store.catalog, store.runs, notifier, kinds, clock)),
         Fleet(store.nodes, notifier, "node_1"),
-        Revocations(keyring, logins, notifier, server.streams.openers, server.streams.close),
+        *(environment_keys, items, workers),
+        Revocations(
+            *(keyring, logins, environment_keys, notifier),
+            *(server.streams.openers, server.streams.close),
+        ),
         LoginAttempts(),
-        SocketTokens(b"0123456789abcdef0123456789abcdef", seconds=settings.token_seconds),
+        SocketTokens(secret, seconds=settings.token_seconds),
     )
     return Deps(
         settings=settings,
@@ -396,6 +410,7 @@ def _deps(
         keyring=keyring,
         logins=logins,
         access=lifecycle.access,
+        workers=workers,
         buckets=store.buckets,
         registry=CollectorRegistry(),
         services=services,

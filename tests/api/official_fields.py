@@ -36,7 +36,11 @@ SHAPES: dict[str, Any] = {
 }
 """The official shapes of requests by name."""
 
-HEADERS = {"betas": "anthropic-beta", "workspace_id": "anthropic-workspace-id"}
+HEADERS = {
+    "betas": "anthropic-beta",
+    "workspace_id": "anthropic-workspace-id",
+    "anthropic_worker_id": "anthropic-worker-id",
+}
 _RANGE = re.compile(r"^(\w+)_(gte?|lte?)$")
 
 

@@ -162,16 +162,6 @@ async def test_an_environment_is_deleted_once_no_session_uses_it(tmp_path: Path)
         assert error["details"]["error_code"] == "environment_not_found"
 
 
-async def test_a_self_hosted_environment_is_kept_but_takes_no_sessions_yet(tmp_path: Path):
-    async with api_server(tmp_path) as roost:
-        made = await roost.environment(config={"type": "self_hosted"})
-        official(beta.BetaEnvironment, made)
-        agent = await roost.agent()
-        body = {"agent": agent["id"], "environment_id": made["id"]}
-        error = error_of(await roost.client.post("/v1/sessions", json=body), 400)
-        assert "self-hosted" in error["message"]
-
-
 async def test_the_official_client_knows_these_errors_by_name(tmp_path: Path):
     async with api_server(tmp_path) as roost:
         transport = httpx2.ASGITransport(roost.app)

@@ -38,6 +38,7 @@ from roost.api.operations import OPERATIONS, OTHER_APIS
 from roost.core.files.resources import Resources
 from roost.core.records.models import Models
 from roost.core.sandbox.budgets import Budgets
+from roost.core.work.work_items import WorkItems
 from roost.ports.models import ListedModel
 
 OFFICIAL = [o for o in OPERATIONS if o.official and o.served and o not in OTHER_APIS]
@@ -129,7 +130,10 @@ class World:
     bodies: Bodies
 
     def path(self, operation: Operation) -> str:
-        return re.sub(r"\{(\w+)\}", lambda found: self.ids[found[1]], operation.path)
+        ids = dict(self.ids)
+        if operation.name.startswith("environments.work."):
+            ids["environment_id"] = ids["self_hosted"]
+        return re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], operation.path)
 
     async def send(self, place: Place, shape: str, **fields: Any) -> Any:
         body = self.bodies.of(place, shape, **fields)
@@ -355,7 +359,12 @@ async def listed_world(data: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGene
                 f"/v1/skills/{ids['skill_id']}/versions", files=skill_files("one", a=b"%d" % n)
             )
             await roost.post("/v1/files", files={"file": (f"{n}.txt", b"a", "text/plain")})
+        place = await roost.environment("elsewhere", config={"type": "self_hosted"})
+        ids["self_hosted"] = place["id"]
         for n in range(3):
+            waiting = await roost.session(environment_id=place["id"])
+            session = await roost.store.sessions.find(waiting["id"])
+            await roost.deps.services[WorkItems].want(session)
             await roost.agent()
             await roost.environment(f"e{n}")
             await roost.post("/v1/vaults", {"display_name": f"v{n}"})

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from roost.core.access.environment_keys import EnvironmentKeys
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
 from roost.core.access.revocations import Opener, Revocations
@@ -29,7 +30,12 @@ class Side:
         self.closed: list[str] = []
         self.changed = anyio.Event()
         self.revocations = Revocations(
-            self.keyring, self.logins, notifier, lambda: self.open, self._close
+            self.keyring,
+            self.logins,
+            EnvironmentKeys(store.catalog),
+            notifier,
+            lambda: self.open,
+            self._close,
         )
 
     def _close(self, opener: str) -> None:

@@ -24,7 +24,10 @@ class Proxy:
 
     async def handle(self, client: SocketStream) -> None:
         async with client:
-            server = await anyio.connect_tcp(self._host, self._port)
+            try:
+                server = await anyio.connect_tcp(self._host, self._port)
+            except OSError:  # the server is down
+                return
             async with server, anyio.create_task_group() as tasks:
                 budget = [self._rng.randint(*self._share) if self.left > 0 else None]
                 tasks.start_soon(self._pump, client, server, budget, tasks)

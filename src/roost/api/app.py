@@ -99,6 +99,9 @@ class Api:
     async def _admit(self, call: ApiCall, operation: Operation, answer: _Answer) -> None:
         """Ask the database who calls, unless that is known, and whether there is a token for it."""
         deps = self._deps
+        if call.caller is None and (worker := await deps.workers.recognise(call.headers)):
+            call.caller, call.worker = worker.caller, worker
+            await deps.workers.check(worker, operation.name, call.params)
         if call.caller is None:
             call.caller, call.login = await caller(deps.keyring, deps.logins, call.headers)
         if call.login is not None:

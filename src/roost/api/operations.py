@@ -20,6 +20,8 @@ from roost.api.framework.shapes import Shape
 from roost.api.resources import (
     agents,
     deployments,
+    environment_keys,
+    environment_work,
     environments,
     files,
     harnesses,
@@ -64,16 +66,6 @@ _REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "dreams.retrieve GET /v1/dreams/{dream_id}",
         "dreams.archive POST /v1/dreams/{dream_id}/archive",
         "dreams.cancel POST /v1/dreams/{dream_id}/cancel",
-    ),
-    "self-hosted workers are not part of this release; sessions run on this server.": (
-        "environments.work.list GET /v1/environments/{environment_id}/work",
-        "environments.work.poll GET /v1/environments/{environment_id}/work/poll",
-        "environments.work.stats GET /v1/environments/{environment_id}/work/stats",
-        "environments.work.retrieve GET /v1/environments/{environment_id}/work/{work_id}",
-        "environments.work.update POST /v1/environments/{environment_id}/work/{work_id}",
-        "environments.work.ack POST /v1/environments/{environment_id}/work/{work_id}/ack",
-        "environments.work.heartbeat POST /v1/environments/{environment_id}/work/{work_id}/heartbeat",
-        "environments.work.stop POST /v1/environments/{environment_id}/work/{work_id}/stop",
     ),
     "memory stores are not part of this release.": (
         "memory_stores.create POST /v1/memory_stores",
@@ -146,6 +138,8 @@ OTHER_APIS: Final = tuple(
 _RESOURCES: Final = (
     agents.RESOURCE,
     environments.RESOURCE,
+    environment_work.RESOURCE,
+    environment_keys.RESOURCE,
     sessions.RESOURCE,
     session_events.RESOURCE,
     session_threads.RESOURCE,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from roost.cli.deployment_commands import deployment
+from roost.cli.environment_commands import environments
 from roost.cli.options import Json, SessionId, Url
 from roost.cli.pool_commands import pool
 from roost.cli.session_commands import sessions
@@ -36,6 +37,7 @@ node = typer.Typer(help="List the servers of a database, and drain one.", no_arg
 app.add_typer(node, name="node")
 harness = typer.Typer(help="List the kinds of agents that sessions can have.", no_args_is_help=True)
 app.add_typer(harness, name="harness")
+app.add_typer(environments, name="environments")
 app.add_typer(workspaces, name="workspaces")
 app.add_typer(vaults, name="vaults")
 app.add_typer(deployment, name="deployment")

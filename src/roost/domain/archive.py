@@ -40,6 +40,7 @@ _SHAPES: Final[dict[str, dict[str, type]]] = {
     "agent.tool_result": {"tool_use_id": str},
     "agent.mcp_tool_result": {"mcp_tool_use_id": str},
     "user.custom_tool_result": {"custom_tool_use_id": str},
+    "user.tool_result": {"tool_use_id": str},
     "user.tool_confirmation": {"tool_use_id": str},
     "session.status_idle": {"stop_reason": dict},
 }

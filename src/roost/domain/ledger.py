@@ -324,6 +324,7 @@ def _written(state: State, batch: Batch, moment: Moment) -> LedgerWriter:
     if batch.move is Move.RETRY:
         writer.move_if_it_can(Move.RETRY)  # said after the error that caused it
     gone = set(batch.unblocks)
+    writer.close_calls(p for p in writer.state.pending if p.event_id in gone)
     kept = tuple(p for p in writer.state.pending if p.event_id not in gone)
     writer.state = replace(
         writer.state,

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from roost.domain.events import WITHDRAWABLE, Draft, Entry, Moment
-from roost.domain.session import TABLE, Move, State, Status, step
+from roost.domain.session import TABLE, Move, Pending, State, Status, step
+from roost.domain.work_item import INTERRUPTED
 from roost.errors import InvalidRequest, WrongAnswer
 
-_ANSWERS = {
-    "user.tool_confirmation": ("confirmation", "tool_use_id"),
-    "user.custom_tool_result": ("custom_tool", "custom_tool_use_id"),
+_ANSWERS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
+    "user.tool_confirmation": (("confirmation", "gated_tool"), "tool_use_id"),
+    "user.custom_tool_result": (("custom_tool",), "custom_tool_use_id"),
+    "user.tool_result": (("tool",), "tool_use_id"),
 }
+"""What each answer answers, and the field that names it."""
 _HEARD = {
     "user.message": "message",
     "user.tool_confirmation": "answer",
     "user.custom_tool_result": "answer",
+    "user.tool_result": "answer",
 }
 KEPT_WAITING = {"user.message", "system.message"}
 """What is said to an agent, and waits until it has time for it."""
@@ -143,6 +147,7 @@ class LedgerWriter:
         turn = before.turn if before.limited and before.status is Status.IDLE else None
         ends = turn is None and bool(before.turn or before.pending or answered)
         self.state = replace(before, pending=(), turn=turn)
+        self.close_calls(before.pending)
         self._first = True
         if before.status is not Status.IDLE:
             self.move(Move.REST)
@@ -173,18 +178,36 @@ class LedgerWriter:
 
         :raises InvalidRequest: nothing waits for it :raises WrongAnswer: it waits for another kind
         """
-        kind, field = _ANSWERS[draft.type]
-        target = msgspec.json.decode(draft.body)[field]
-        left = tuple(p for p in self.state.pending if (p.event_id, p.kind) != (target, kind))
-        if any(p.event_id == target for p in left):
-            [needed] = (name for name, (other, _) in _ANSWERS.items() if other != kind)
-            raise WrongAnswer(f"{field}: {target!r} waits for a {needed}, not for a {draft.type}")
-        if len(left) == len(self.state.pending):
+        kinds, field = _ANSWERS[draft.type]
+        fields = msgspec.json.decode(draft.body)
+        target = fields[field]
+        asked = next((p for p in self.state.pending if p.event_id == target), None)
+        if asked is None:
             raise InvalidRequest(
                 f"{field}: {target!r} is not waiting for a {draft.type}",
                 hint="It was answered already, was interrupted, or never asked; list the events.",
             )
-        self.state = replace(self.state, pending=left)
+        if asked.kind not in kinds:
+            [needed] = (name for name, (others, _) in _ANSWERS.items() if asked.kind in others)
+            raise WrongAnswer(f"{field}: {target!r} waits for a {needed}, not for a {draft.type}")
+        left = [p for p in self.state.pending if p is not asked]
+        if asked.kind == "gated_tool" and fields["result"] == "allow":
+            if "modified_input" in fields:
+                raise InvalidRequest("modified_input: a worker makes the call as it was asked for")
+            left.append(
+                Pending(target, "tool")
+            )  # in this change: a worker may be quicker than a runner
+        self.state = replace(self.state, pending=tuple(left))
+
+    def close_calls(self, calls: Iterable[Pending]) -> None:
+        """Nobody waits for these any more. Workers make every call that has no `user.tool_result`, so one is
+        written for each that a worker was to make.
+        """
+        content = [{"type": "text", "text": INTERRUPTED}]
+        for call in calls:
+            if call.by_worker:
+                said = {"content": content, "is_error": True, "closed": "interrupted"}
+                self.say("user.tool_result", tool_use_id=call.event_id, **said)
 
     def move_if_it_can(self, move: Move) -> None:
         """What a runner says of a session that was put to rest in the meantime moves it nowhere."""

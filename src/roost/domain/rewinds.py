@@ -22,13 +22,14 @@ TELLING: Final = (
     "user.interrupt",
     "user.tool_confirmation",
     "user.custom_tool_result",
+    "user.tool_result",
     "span.model_request_start",
     "session.status_idle",
 )
 """The types of entries from which turns can be told."""
 
-_INPUTS = TELLING[:5]
-_ANSWERS = TELLING[3:5]
+_INPUTS = TELLING[:6]
+_ANSWERS = TELLING[3:6]
 
 Stretch = tuple[int, int]
 """From one seq to another, both included."""

@@ -97,7 +97,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     is the session and the event it began at, `origin` the session whose names its agent's things have.
     `model_vault` is the one of its vaults whose key its requests to the model have; None: the operator's.
     `created_by` is whose it is (`Key.principal`), "" if it was made before that was noted. `deployment_id` is the
-    deployment that a run has made it for; a copy of the session is nobody's run.
+    deployment that a run has made it for; a copy of the session is nobody's run. `self_hosted`: its built-in tools
+    are run by workers elsewhere.
     """
 
     agent: dict[str, Any]
@@ -120,6 +121,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str = ""
     model_vault: str | None = None
     deployment_id: str | None = None
+    self_hosted: bool = False
 
     @property
     def fell_back(self) -> bool:
@@ -131,10 +133,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """An event the session waits on: a permission to give, or a result only a client can bring."""
+    """An event the session waits on: a permission to give, or a result only a client can bring.
+
+    `tool`: a worker brings the result of a built-in tool; `gated_tool`: once somebody has allowed it.
+    """
 
     event_id: str
-    kind: Literal["confirmation", "custom_tool"]
+    kind: Literal["confirmation", "custom_tool", "tool", "gated_tool"]
+
+    @property
+    def by_worker(self) -> bool:
+        """Whether a worker makes the call that is waited for."""
+        return self.kind in ("tool", "gated_tool")
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from roost.harnesses.stable_ids import thread_of
 ANSWERS: Mapping[str, str] = {
     "user.tool_confirmation": "tool_use_id",
     "user.custom_tool_result": "custom_tool_use_id",
+    "user.tool_result": "tool_use_id",
 }
 """The inputs that answer a call, and the field that names the call's event."""
 UNKNOWN = (
@@ -26,6 +27,7 @@ RESULTS = {
     "agent.tool_result": "tool_use_id",
     "agent.mcp_tool_result": "mcp_tool_use_id",
     "user.custom_tool_result": "custom_tool_use_id",
+    "user.tool_result": "tool_use_id",
 }
 _TOLD = {"agent.message", *HEARD, *CALLS, *RESULTS}
 _OF_THREADS = {  # and the field that names the thread, of what a subagent said and did

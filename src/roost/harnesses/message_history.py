@@ -130,6 +130,7 @@ _FOLDS: dict[str, Callable[[MessageHistory, str, Block], None]] = {
     "user.message": MessageHistory._user_said,
     "user.interrupt": MessageHistory._interrupted,
     "user.custom_tool_result": _returned("custom_tool_use_id"),
+    "user.tool_result": _returned("tool_use_id"),
     "system.message": MessageHistory._system_said,
     "agent.message": MessageHistory._agent_said,
     "agent.tool_use": MessageHistory._agent_called,

@@ -12,7 +12,9 @@ from roost.domain.events import Micros
 from roost.domain.session import TrustLevel
 
 Kind = str
-"""What a record is: `agent`, `task`, … A new resource takes a word of its own."""
+"""What a record is: `agent`, `task`, … A new resource takes a word of its own. One whose records are looked for by
+when they are due among those of one thing alone puts that behind a colon: `work:env_…`.
+"""
 
 COUNTED_BY_OWNER: Final[frozenset[Kind]] = frozenset(
     ("login", "run", "file", "file_note", "file_hold", "installation")
@@ -21,8 +23,13 @@ COUNTED_BY_OWNER: Final[frozenset[Kind]] = frozenset(
 
 MOST_RECORDS: Final = 100_000  # of one such kind and one tenant, archived ones included
 MOST_VERSIONS: Final = 10_000  # of one of these records, but for those below
-KEPT_VERSIONS: Final[dict[Kind, int]] = {"task": 100, "deployment": 1}
+KEPT_VERSIONS: Final[dict[Kind, int]] = {"task": 100, "deployment": 1, "work": 1, "worker": 1}
 """Of the kinds whose old versions nobody asks for: each run of a task adds some."""
+
+
+def kept_versions(kind: Kind) -> int | None:
+    """How many versions are kept of a record; None: all. A kind may have what it is for behind a colon."""
+    return KEPT_VERSIONS.get(kind.partition(":")[0])
 
 
 SYSTEM_TENANT: Final = ""

@@ -68,6 +68,7 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     `upstream_tools` are those of them that the model's server runs, unasked; not every server does.
     `fixed_tools`: none of those tools can be switched off. `only_sandboxed`: on the host, its program would not
     find its model.
+    `by_workers`: on a self-hosted environment its tools are run by workers.
     `workspace_at` is a second path at which its sandbox shows the workspace.
     `own_directories` are the directories in a session's home that belong to the program itself: its transcript and
     its settings. They are hidden where the home is also the workspace.
@@ -84,6 +85,7 @@ class HarnessProfile(msgspec.Struct, frozen=True, kw_only=True):
     only_sandboxed: bool = False
     model_port: bool = False
     upstream_tools: frozenset[str] = frozenset()
+    by_workers: bool = False
     workspace_at: str = ""
     own_directories: frozenset[str] = frozenset()
 

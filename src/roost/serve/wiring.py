@@ -21,7 +21,8 @@ from starlette.types import ASGIApp
 
 from roost import __version__
 from roost.api.access.login_attempts import LoginAttempts
-from roost.api.access.tokens import SocketTokens
+from roost.api.access.tokens import SocketTokens, WorkTokens
+from roost.api.access.workers import WorkerAccess
 from roost.api.app import build_app
 from roost.api.framework.deps import Deps
 from roost.api.framework.server import OpenStreams, ServerState
@@ -29,6 +30,7 @@ from roost.api.framework.services import Services
 from roost.blobs import choice as blobs
 from roost.blobs.guarded import GuardedBlobs
 from roost.config import Settings, words
+from roost.core.access.environment_keys import EnvironmentKeys
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
 from roost.core.access.revocations import Revocations
@@ -79,6 +81,7 @@ from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
+from roost.core.work.work_items import WorkItems
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
@@ -188,11 +191,12 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         intake = Intake(log, notifier, standby, max_queued=settings.max_queued)
         member = _member(ground)
         server_tools = ServerTools(store.log, intake, tasks)
-        dispatcher, prestart = _workers(ground, member, log, server_tools, standby)
+        items = _work_items(ground, log, intake)
+        dispatcher, prestart = _workers(ground, member, log, server_tools, standby, items)
         keyring, drain = Keyring(store.keys), Drain(member)
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
-        deps = _deps(ground, intake, tasks, dispatcher, prestart, keyring, drain, secret)
+        deps = _deps(ground, intake, tasks, dispatcher, prestart, keyring, drain, secret, items)
         gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), workforce.sandboxes.stats)
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
@@ -201,6 +205,7 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
             await services.start(deps.services[Revocations].run)
             await services.start(deps.services[PoolSessions].run)
             await services.start(deps.services[ReadyInterpreters].run)
+            await services.start(items.run)
             api = PoolRouter(PoolApp(deps), build_app(deps))
             app = Site(ProtocolRouter(api, gateway))
             yield Roost(app, dispatcher, prestart, drain, admin_key, workforce.models.description)
@@ -274,6 +279,14 @@ def _resources(
     return Resources(*parts, seal, urls=urls)
 
 
+def _work_items(ground: _Ground, log: Log, intake: Intake) -> WorkItems:
+    store = ground.store
+    return WorkItems(
+        *(store.catalog, store.sessions, log, intake, ground.notifier),
+        lease_seconds=ground.settings.work_lease_seconds,
+    )
+
+
 def _member(ground: _Ground) -> NodeLease:
     settings, store = ground.settings, ground.store
     return NodeLease(
@@ -291,6 +304,7 @@ def _workers(
     log: Log,
     server_tools: ServerTools,
     standby: StandbyRunners,
+    items: WorkItems,
 ) -> tuple[Dispatcher, Prestart]:
     settings, store, notifier, workforce = (
         ground.settings,
@@ -318,7 +332,7 @@ def _workers(
     )
     dispatcher = Dispatcher(
         member,
-        _runner_parts(ground, log, server_tools, idle, limit, prestart),
+        _runner_parts(ground, log, server_tools, idle, limit, prestart, items),
         max_runners=settings.max_runners,
         drain_seconds=settings.drain_seconds,
         machine=ground.machine,
@@ -341,6 +355,7 @@ def _runner_parts(
     idle: IdleAgents,
     limit: StartLimit,
     prestart: Prestart,
+    items: WorkItems,
 ) -> RunnerParts:
     store, notifier, workforce = ground.store, ground.notifier, ground.workforce
     queue = WorkspaceQueue(log, notifier, store.workspaces, workforce.shared_workspaces)
@@ -358,7 +373,9 @@ def _runner_parts(
             prestart,
             workforce.budgets,
         ),
-        turns=Turns(log, store.sessions, notifier, workforce.sandboxes, queue, workforce.budgets),
+        turns=Turns(
+            log, store.sessions, notifier, workforce.sandboxes, queue, workforce.budgets, items
+        ),
         idle=idle,
         server_tools=server_tools,
     )
@@ -418,6 +435,7 @@ def _deps(
     keyring: Keyring,
     drain: Drain,
     secret: bytes,
+    items: WorkItems,
 ) -> Deps:
     settings, store, notifier, workforce = (
         ground.settings,
@@ -443,6 +461,8 @@ def _deps(
     forks, transfer = _ways_back(ground, lifecycle)
     logins = Logins(store.catalog, keyring, seconds=settings.login_seconds)
     streams = drain.streams
+    environment_keys = EnvironmentKeys(store.catalog)
+    workers = WorkerAccess(environment_keys, WorkTokens(secret), lifecycle.access, items)
     services = Services(
         Models(workforce.models.known, UpstreamModelLists(workforce.models.served)),
         workforce.choice,
@@ -453,7 +473,8 @@ def _deps(
         *_schedules(ground, records, lifecycle, keyring, intake),
         *_pools(ground, environments, lifecycle, intake, prestart),
         Fleet(store.nodes, notifier, dispatcher.node),
-        Revocations(keyring, logins, notifier, streams.openers, streams.close),
+        *(environment_keys, items, workers),
+        Revocations(keyring, logins, environment_keys, notifier, streams.openers, streams.close),
         LoginAttempts(),
         SocketTokens(secret, seconds=settings.token_seconds),
     )
@@ -468,6 +489,7 @@ def _deps(
         keyring=keyring,
         logins=logins,
         access=lifecycle.access,
+        workers=workers,
         buckets=store.buckets,
         registry=ground.registry,
         services=services,

@@ -109,7 +109,7 @@ class InMemoryRunner:
     output after it.
     """
 
-    def __init__(self, harness: Harness, agent: dict[str, Any] = AGENT) -> None:
+    def __init__(self, harness: Harness, agent: dict[str, Any] = AGENT, **spec: Any) -> None:
         self.entries: list[Entry] = []
         self.outputs: list[Output] = []
         self.pending: list[Pending] = []
@@ -119,7 +119,7 @@ class InMemoryRunner:
         self._session = Session(
             id="sesn_contract",
             tenant="contract",
-            spec=Spec(agent=agent, environment_id="env_contract"),
+            spec=Spec(agent=agent, environment_id="env_contract", **spec),
             state=State(thread_id="sthr_contract", agent_name="contract"),
             created_at=0,
             updated_at=0,
@@ -149,6 +149,12 @@ class InMemoryRunner:
             is_error=is_error,
         )
         return self._write(result)
+
+    def bring(self, call_id: str, text: str) -> Entry:
+        """A worker's result for a built-in tool."""
+        self.pending = [pending for pending in self.pending if pending.event_id != call_id]
+        content = [{"type": "text", "text": text}]
+        return self._write(new_draft("user.tool_result", tool_use_id=call_id, content=content))
 
     def confirm(self, call_id: str, result: str = "allow", **fields: str) -> Entry:
         """A person's answer to a call that asks for permission."""

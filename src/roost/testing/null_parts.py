@@ -31,11 +31,13 @@ from roost.core.work.server_tools import ServerTools
 from roost.core.work.start_limit import StartLimit
 from roost.core.work.starter import AgentStarter
 from roost.core.work.turn import Turns
+from roost.core.work.work_items import WorkItems
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.workspaces.copies import WorkspacePast
 from roost.core.workspaces.local import LocalWorkspaces, WorkspaceFacts
 from roost.core.workspaces.quota import SnapshotQuota
 from roost.core.workspaces.sync import SyncPace
+from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft, Micros
@@ -341,13 +343,15 @@ def runner_parts(
         budgets,
     )
     admit = NoWorkspaceQueue() if queue is None else queue
+    intake = Intake(log, notifier, StandbyRunners(), max_queued=100)
+    items = WorkItems(store.catalog, sessions, log, intake, notifier, lease_seconds=90)
     beside = StandbyRunners() if standby is None else standby
     return RunnerParts(
         log=log,
         sessions=sessions,
         notifier=notifier,
         starter=starter,
-        turns=Turns(log, sessions, notifier, given, admit, budgets),
+        turns=Turns(log, sessions, notifier, given, admit, budgets, items),
         idle=IdleAgents(sessions, notifier, beside, seconds=sleep_after, most=most_idle),
         server_tools=NoServerTools(),
     )

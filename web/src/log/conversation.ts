@@ -143,6 +143,7 @@ function take(state: Conversation, event: LogEvent): void {
       return put(state, { kind: "thinking", id: event.id });
     case "agent.tool_result":
     case "agent.mcp_tool_result":
+    case "user.tool_result":
     case "user.custom_tool_result":
       return returned(state, event);
     case "user.tool_confirmation":

@@ -97,6 +97,7 @@ class Reader {
         return this.answered(turn, event, at);
       case "agent.tool_result":
       case "agent.mcp_tool_result":
+      case "user.tool_result":
       case "user.custom_tool_result":
         return this.end(answeredCall(event), at, event.is_error === true && !turn.interrupted);
       case "user.interrupt":

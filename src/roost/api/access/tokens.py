@@ -1,4 +1,5 @@
-"""Short-lived tokens that open WebSockets: a browser cannot send a header with one.
+"""Signed tokens: short-lived ones that open WebSockets, because a browser cannot send a header with one, and those
+that workers are given with a work item.
 
 `jwt` is imported with the first token: it brings a whole library of cryptography, and no start should
 wait for that.
@@ -17,6 +18,9 @@ _ALGORITHM: Final = "HS256"
 _ISSUER: Final = "roost"
 _AUDIENCE: Final = "ws"
 _LONGEST: Final = 4096
+_WORKERS: Final = "work"
+WORK_PREFIX: Final = "roost_work_"
+"""What the token of a work item begins with."""
 
 
 _Word = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern="^[^\\x00]+$")]
@@ -75,6 +79,45 @@ class SocketTokens:
             raise _refused("The token has expired.") from None
         except (jwt.InvalidTokenError, msgspec.ValidationError, ArithmeticError, TypeError):
             raise _refused("The token is not valid.") from None
+
+
+class WorkClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker's token says: the key and the claim by which it got an item, and the item's session."""
+
+    key_id: _Word
+    work_id: _Word
+    session_id: _Word
+    claim: int
+
+
+class WorkTokens:
+    """Signs the tokens of work items. They have no time of their own: they end with their item, or with their key."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, granted: WorkClaims) -> str:
+        """A token with these claims."""
+        import jwt
+
+        claims = msgspec.to_builtins(granted) | {"iss": _ISSUER, "aud": _WORKERS}
+        return WORK_PREFIX + jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
+
+    def read(self, token: str) -> WorkClaims:
+        """The claims of a token. :raises Unauthenticated: it is not ours"""
+        import jwt
+
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token.removeprefix(WORK_PREFIX),
+                self._secret,
+                algorithms=[_ALGORITHM],
+                issuer=_ISSUER,
+                audience=_WORKERS,
+            )
+            return msgspec.convert(claims, WorkClaims)
+        except (jwt.InvalidTokenError, msgspec.ValidationError, ArithmeticError, TypeError):
+            raise Unauthenticated("The token is not valid.") from None
 
 
 def _claims(claims: dict[str, Any]) -> TokenClaims:

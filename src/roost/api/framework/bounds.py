@@ -22,7 +22,7 @@ ID: Final = Field(min_length=1, max_length=128)
 VERSION: Final = Field(ge=1, le=LARGEST_INT)
 PAGE_OF_100: Final = Field(ge=1, le=100)
 
-HEADERS: Final = frozenset({"betas", "workspace_id"})
+HEADERS: Final = frozenset({"betas", "workspace_id", "anthropic_worker_id"})
 """Fields of the official types that travel as headers."""
 
 _bounds: dict[str, FieldInfo] = {

@@ -18,6 +18,7 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from roost.api.access.headers import RequestHeaders
+from roost.api.access.workers import WorkerScope
 from roost.api.framework.body_budget import BodyBudget
 from roost.api.framework.deps import Deps
 from roost.core.access.logins import Login
@@ -64,6 +65,8 @@ class ApiCall:
     raw: bytes = b""
     caller: Key | None = None
     login: Login | None = None
+    worker: WorkerScope | None = None
+    """The worker that calls, if one does."""
     receive: Receive | None = None
     """Where the body comes from, if the operation takes it as it comes."""
     budget: BodyBudget | None = None

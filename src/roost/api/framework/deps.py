@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from roost.api.access.rates import RateLimiter
+from roost.api.access.workers import WorkerAccess
 from roost.api.framework.body_budget import BodyBudget
 from roost.api.framework.metrics import Meters
 from roost.api.framework.server import OpenStreams, ServerState
@@ -31,6 +32,7 @@ class Deps:
     keyring: Keyring
     logins: Logins
     access: SessionAccess
+    workers: WorkerAccess
     buckets: Buckets
     registry: CollectorRegistry
     services: Services

@@ -14,6 +14,7 @@ from roost.errors import (
     DiskFull,
     Forbidden,
     HeadTooLarge,
+    HeartbeatMismatch,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
@@ -38,6 +39,7 @@ STATUS: Final[dict[type[RoostError], tuple[int, str]]] = {
     Forbidden: (403, "permission_error"),
     NotFound: (404, "not_found_error"),
     Conflict: (409, "conflict_error"),
+    HeartbeatMismatch: (412, "invalid_request_error"),
     RequestTooSlow: (408, "timeout_error"),
     HeadTooLarge: (431, "request_too_large"),
     TooLarge: (413, "request_too_large"),
@@ -61,7 +63,10 @@ def status_of(error: RoostError) -> tuple[int, str]:
 
 def envelope(error: RoostError, request_id: str) -> dict[str, Any]:
     """The body of every error; in a stream, the data of an `error` frame."""
-    details = {"error_code": error.code} | ({"hint": error.hint} if error.hint else {})
+    details: dict[str, Any] = {"error_code": error.code}
+    details |= {"hint": error.hint} if error.hint else {}
+    if isinstance(error, HeartbeatMismatch):
+        details["current_state"] = error.lease
     return {
         "type": "error",
         "error": {"type": status_of(error)[1], "message": error.message, "details": details},

@@ -53,9 +53,12 @@ class Resource:
         """An operation that reads. `query`: a TypedDict, or the name of an official one."""
         return self._declared("GET", name, path, query=Query(query, path=names_in(path)), **more)
 
-    def post(self, name: str, path: str, body: Any = Nothing, **more: Any) -> Callable[[H], H]:
-        """An operation with a JSON body. `body`: a TypedDict, or the name of an official one."""
-        return self._declared("POST", name, path, body=Shape(body, path=names_in(path)), **more)
+    def post(
+        self, name: str, path: str, body: Any = Nothing, query: Any = None, **more: Any
+    ) -> Callable[[H], H]:
+        """An operation with a JSON body. `body` and `query`: a TypedDict, or the name of an official one."""
+        shape, asked = Shape(body, path=names_in(path)), Query(query, path=names_in(path))
+        return self._declared("POST", name, path, body=shape, query=asked, **more)
 
     def upload(
         self, name: str, path: str, *files: str, fields: Sequence[str] = (), **more: Any

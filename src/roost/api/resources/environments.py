@@ -11,8 +11,10 @@ from roost.api.framework.call import ApiCall
 from roost.api.framework.paging import record_page, record_query
 from roost.api.framework.replies import reply, times
 from roost.api.framework.resource import Resource
+from roost.core.access.environment_keys import EnvironmentKeys
 from roost.core.access.permissions import check_defaults
 from roost.core.records.environments import Environments
+from roost.core.work.work_items import WorkItems
 from roost.ports.catalog import Record
 
 _ENVIRONMENT = "beta.BetaEnvironment"
@@ -77,10 +79,15 @@ async def update(call: ApiCall, environments: Environments) -> ASGIApp:
     "/v1/environments/{environment_id}",
     reply="beta.BetaEnvironmentDeleteResponse",
 )
-async def delete(call: ApiCall, environments: Environments) -> ASGIApp:
+async def delete(
+    call: ApiCall, environments: Environments, items: WorkItems, keys: EnvironmentKeys
+) -> ASGIApp:
     """Gone, if no session uses it."""
     environment_id = call.params["environment_id"]
     await environments.delete(call.key, environment_id)
+    for key in await keys.of(environment_id):
+        await keys.revoke(environment_id, key.id)
+    await items.forget(call.tenant, environment_id)
     return reply({"id": environment_id, "type": "environment_deleted"})
 
 

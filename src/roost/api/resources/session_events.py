@@ -19,6 +19,7 @@ from roost.api.framework.resource import Resource
 from roost.api.framework.sse import EventStream, StreamRequest
 from roost.core.files.attachments import Attachments
 from roost.core.read.follow import Follow
+from roost.core.read.known_results import known_results
 from roost.core.read.large_events import EventPages
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sessions.harness_choice import HarnessChoice
@@ -36,11 +37,10 @@ _EVENT = "beta.sessions.BetaManagedAgentsSessionEvent"
 Event = dict[str, Any]
 _CONTENT = Field(min_length=1, max_length=1000)
 _CLIENT_ID: dict[str, Any] = {"client_id": Annotated[str, ID]}
-_NOT_SERVED = {
-    "user.define_outcome": "outcomes are not served",
-    "user.tool_result": "only valid on self-hosted environments, and this session is on a cloud one",
-}
-_ACCOMPANIED = ("user.message", "user.tool_result", "user.custom_tool_result")
+_NOT_SERVED = {"user.define_outcome": "outcomes are not served"}
+_ON_CLOUD = "only valid on self-hosted environments, and this session is on a cloud one"
+_RESULTS = ("user.tool_result", "user.custom_tool_result")
+_ACCOMPANIED = ("user.message", *_RESULTS)
 
 RESOURCE: Final = Resource(
     bounds={
@@ -48,6 +48,7 @@ RESOURCE: Final = Resource(
         "BetaManagedAgentsUserMessageEventParams.content": _CONTENT,
         "BetaManagedAgentsSystemMessageEventParams.content": _CONTENT,
         "BetaManagedAgentsUserCustomToolResultEventParams.content": Field(max_length=1000),
+        "BetaManagedAgentsUserToolResultEventParams.content": Field(max_length=1000),
         "*.tool_use_id": ID,
         "*.custom_tool_use_id": ID,
         "*.session_thread_id": ID,
@@ -83,15 +84,28 @@ async def send(
     attachments: Attachments,
     intake: Intake,
     choice: HarnessChoice,
+    events: EventPages,
 ) -> ASGIApp:
     """Inputs: answered when they are durable, with their place in the log."""
+    if call.worker is not None:
+        call.worker.check_sent(call.body["events"])
     session = call.known_session("tell") or await call.session("tell")
-    drafts = drafts_of(call.body["events"], "events", session.state.thread_id)
+    drafts = drafts_of(
+        call.body["events"],
+        "events",
+        session.state.thread_id,
+        self_hosted=session.spec.self_hosted,
+    )
     choice.check_inputs(session.spec.harness, drafts, "events")
     budgets.admit(session, drafts)
     receipts = receipts_of(call.body["events"], call.idempotency_key, call.raw)
     write = partial(intake.accept, session.id, drafts, receipts)
-    accepted = await attachments.kept(call.key, session.id, drafts, "events", write)
+    try:
+        accepted = await attachments.kept(call.key, session.id, drafts, "events", write)
+    except InvalidRequest:
+        if session.spec.self_hosted and (known := await known_results(events, session.id, drafts)):
+            return JsonBytes(b'{"data":[%b]}' % _joined(known))
+        raise
     if not accepted.repeated:
         call.deps.meters.accepted(len(accepted.entries))
     return JsonBytes(b'{"data":[%b]}' % _joined(accepted.entries))
@@ -209,9 +223,13 @@ def _joined(entries: Iterable[Entry]) -> bytes:
 # Inputs: what is wrong with them beyond their shape, and what is written of them
 
 
-def drafts_of(events: Sequence[Event], at: str, thread_id: str | None = None) -> list[Draft]:
+def drafts_of(
+    events: Sequence[Event], at: str, thread_id: str | None = None, *, self_hosted: bool = False
+) -> list[Draft]:
     """The events as they are written. :raises InvalidRequest: naming the field, from `at` on"""
     for i, event in enumerate(events):
+        if event["type"] == "user.tool_result" and not self_hosted:
+            raise InvalidRequest(f"{at}.{i}.type: user.tool_result is refused: {_ON_CLOUD}")
         _check(event, f"{at}.{i}", thread_id)
         if event["type"] == "system.message":
             _check_system_message(events, i, at)
@@ -258,7 +276,7 @@ def _check_confirmation(event: Event, at: str) -> None:
 def _check_block(kind: str, block: Event, at: str) -> None:
     if block["type"] == "redacted":
         raise InvalidRequest(f"{at}.type: a redacted block cannot be sent")
-    if kind != "user.custom_tool_result" and block["type"] == "text" and not block["text"]:
+    if kind not in _RESULTS and block["type"] == "text" and not block["text"]:
         raise InvalidRequest(f"{at}.text: must not be empty")
     is_file = block["type"] in ("image", "document") and block["source"]["type"] == "file"
     if is_file and kind != "user.message":

@@ -191,7 +191,7 @@ def view(session: Session) -> dict[str, Any]:
         "task_id": spec.task_id,
         "forked_from": spec.forked_from,
         "created_by": spec.created_by or None,
-        "waiting_for": [pending.event_id for pending in state.pending],
+        "waiting_for": [p.event_id for p in state.pending if p.kind != "tool"],
     }
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from anyio.abc import TaskStatus
 
+from roost.core.access.environment_keys import EnvironmentKeys
 from roost.core.access.keys import Keyring
 from roost.core.access.logins import Logins
 from roost.errors import RoostError, Unauthenticated
@@ -33,12 +34,14 @@ class Revocations:
         self,
         keyring: Keyring,
         logins: Logins,
+        environment_keys: EnvironmentKeys,
         notifier: Notifier,
         openers: Callable[[], Iterable[Opener]],
         close: Callable[[str], None],
     ) -> None:
         self._keyring = keyring
         self._logins = logins
+        self._environment_keys = environment_keys
         self._notifier = notifier
         self._openers = openers
         self._close = close
@@ -56,6 +59,7 @@ class Revocations:
                 if await subscription.until_notified(_LOOK_AGAIN):
                     self._keyring.doubt()
                     self._logins.doubt()
+                    self._environment_keys.doubt()
                 try:
                     await self._end()
                 except RoostError as error:
@@ -67,6 +71,8 @@ class Revocations:
             return
         revoked = {key.id for key in await self._keyring.all() if key.revoked_at is not None}
         for key_id in revoked & {key_id for key_id, _ in openers}:
+            self._close(key_id)
+        for key_id in await self._environment_keys.ended({key_id for key_id, _ in openers}):
             self._close(key_id)
         for login_id in {login_id for _, login_id in openers if login_id is not None}:
             try:

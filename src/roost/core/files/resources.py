@@ -79,6 +79,12 @@ class Resources:
 
         :raises InvalidRequest: such a session cannot have them
         """
+        if params and spec.self_hosted:
+            raise InvalidRequest(
+                f"resources: environment {spec.environment_id} is a self-hosted environment. `resources` are not "
+                "supported with self-hosted environments.",
+                hint="The worker decides what there is in the directory that it works in.",
+            )
         if params and (spec.trust_level != "sandboxed" or spec.sandbox is None):
             raise InvalidRequest(
                 "resources: they are shown in sandboxes, and this session has none",

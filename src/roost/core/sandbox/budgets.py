@@ -20,7 +20,12 @@ from roost.errors import BudgetCreateOnly, BudgetNotRaised, BudgetReached, Budge
 BUDGET_REACHED: Final[dict[str, Any]] = {"type": "budget_reached"}
 """The stop reason of a turn that had nothing left to spend."""
 
-_LET_THROUGH = {"user.interrupt", "user.tool_confirmation", "user.custom_tool_result"}
+_LET_THROUGH = {
+    "user.interrupt",
+    "user.tool_confirmation",
+    "user.custom_tool_result",
+    "user.tool_result",
+}
 
 
 class Budgets:

@@ -13,6 +13,10 @@ def networking_of(
     config: Mapping[str, Any], mcp_servers: Sequence[Mapping[str, Any]] = ()
 ) -> Networking:
     """What an environment's configuration allows to an agent with these MCP servers."""
+    if (
+        config.get("type") == "self_hosted"
+    ):  # the agent works elsewhere: here pages are fetched for it
+        return Networking(kind="unrestricted")
     rules = config.get("networking") or {}
     if rules.get("type") == "unrestricted":
         return Networking(kind="unrestricted")

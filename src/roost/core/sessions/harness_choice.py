@@ -79,8 +79,16 @@ class HarnessChoice:
         self.default = default
         self._upstreams = upstreams
 
-    def chosen(self, name: str | None, metadata: Mapping[str, str], vault: LlmVault | None) -> str:
-        """The name of the harness that a session gets, from its own word and its agent's metadata.
+    def chosen(
+        self,
+        name: str | None,
+        metadata: Mapping[str, str],
+        vault: LlmVault | None,
+        *,
+        by_workers: bool = False,
+    ) -> str:
+        """The name of the harness that a session gets, from its own word and its agent's metadata. If its tools are
+        run `by_workers` and nobody says otherwise, it is one that can do that.
 
         :raises InvalidRequest: it is not here, or is not the one that its LLM vault's key is for
         """
@@ -89,7 +97,9 @@ class HarnessChoice:
         if vault is not None:
             return self._engine(named, field, vault)
         if named is None:
-            return self._available(self.default, "harness")
+            able = self._for_workers() if by_workers else []
+            usual = self.default if self.default in able or not able else able[0]
+            return self._available(usual, "harness")
         return self._available(named, field)
 
     def _available(self, name: str, field: str) -> str:
@@ -178,6 +188,18 @@ class HarnessChoice:
         if level != "sandboxed" and self.profile(name).only_sandboxed:
             raise HarnessCannot(
                 f"trust_level: {name!r} agents run in a sandbox only, not with {level!r}"
+            )
+
+    def _for_workers(self) -> list[str]:
+        return sorted(name for name, profile in self._usable().items() if profile.by_workers)
+
+    def check_workers(self, name: str, environment_id: str) -> None:
+        """Refuse a harness whose tools no worker can run. :raises HarnessCannot:"""
+        if not self.profile(name).by_workers:
+            able = " or ".join(map(repr, self._for_workers()))
+            raise HarnessCannot(
+                f"environment_id: {environment_id} is self-hosted, and {name!r} agents run on this server only",
+                hint=f"Name {able} as the session's `harness`." if able else None,
             )
 
     def check_searches(self, name: str, agent: Mapping[str, Any], vault: LlmVault | None) -> None:

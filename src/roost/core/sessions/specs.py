@@ -72,10 +72,11 @@ class SessionSpecs:
         vaults = await self._records.vaults.given(caller, vault_ids)
         model_vault, llm_vault = llm_vault_among(vaults)
         record, agent = await self._agent(caller.tenant, params["agent"])
-        options = self._options(params, record.body["metadata"], llm_vault)
+        environment = await self._environment(caller.tenant, params["environment_id"])
+        self_hosted = environment.body["config"]["type"] == "self_hosted"
+        options = self._options(params, record.body["metadata"], llm_vault, by_workers=self_hosted)
         asked = await self._workspaces.joined(caller, options)
         harness = asked["harness"]
-        environment = await self._environment(caller.tenant, params["environment_id"])
         if llm_vault is None:  # what a server of its own has, only that server knows
             self.choice.check_model(harness, agent)
         self.choice.check_agent(harness, agent)
@@ -97,8 +98,11 @@ class SessionSpecs:
             resources=[{"type": each["type"]} for each in params.get("resources") or ()],
             created_by=caller.principal,
             deployment_id=params.get("deployment_id"),
+            self_hosted=self_hosted,
             **{**defaults_of(environment.body), **asked},
         )
+        if self_hosted:
+            self._check_self_hosted(spec)
         self.trust.check(caller, spec)
         if self.choice.profile(spec.harness).needs_sandbox:
             spec = await self.trust.placed(spec, networking_of(environment.body["config"]))
@@ -130,11 +134,31 @@ class SessionSpecs:
         return replace(spec, sdk_session_id=conversation_id(session_id))
 
     def _options(
-        self, params: Mapping[str, Any], of_agent: Mapping[str, str], vault: LlmVault | None
+        self,
+        params: Mapping[str, Any],
+        of_agent: Mapping[str, str],
+        vault: LlmVault | None,
+        *,
+        by_workers: bool,
     ) -> dict[str, Any]:
         options = _options_of(params)
-        chosen = self.choice.chosen(options.get("harness"), of_agent, vault)
+        named = options.get("harness")
+        chosen = self.choice.chosen(named, of_agent, vault, by_workers=by_workers)
         return {**options, "harness": chosen}
+
+    def _check_self_hosted(self, spec: Spec) -> None:
+        """Refuse what there is on this server only. :raises InvalidRequest: naming the field"""
+        self.choice.check_workers(spec.harness, spec.environment_id)
+        elsewhere = "its files are where its worker is, and not on this server"
+        if spec.workspace is not None:
+            raise InvalidRequest(
+                f"workspace: the session is on a self-hosted environment: {elsewhere}"
+            )
+        for field, usual in (("trust_level", "sandboxed"), ("mount_scope", "workspace")):
+            if getattr(spec, field) != usual:
+                raise InvalidRequest(
+                    f"{field}: only {usual!r} on a self-hosted environment: {elsewhere}"
+                )
 
     def _budget(
         self,
@@ -170,12 +194,6 @@ class SessionSpecs:
         record = await self._records.environments.get(tenant, environment_id)
         if record.archived_at is not None:
             raise EnvironmentArchived(f"environment_id: environment {environment_id} is archived")
-        if record.body["config"]["type"] == "self_hosted":
-            raise InvalidRequest(
-                f"environment_id: environment {environment_id} is self-hosted; sessions on "
-                "self-hosted environments are not served",
-                hint="Create an environment with a `cloud` config: it runs on this server.",
-            )
         return record
 
 

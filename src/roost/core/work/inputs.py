@@ -13,7 +13,7 @@ from roost.ports.log import Log
 
 _PAGE = 1000
 _PAGE_BYTES = 4 * 1024 * 1024
-_ANSWERS = {"user.tool_confirmation", "user.custom_tool_result"}
+_ANSWERS = {"user.tool_confirmation", "user.custom_tool_result", "user.tool_result"}
 _NOT_NEW = {*_ANSWERS, "user.interrupt"}
 
 

@@ -14,6 +14,7 @@ from roost.core.sandbox.budgets import BUDGET_REACHED, Budgets
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import Work, interrupts_in, ready_of
 from roost.core.work.leased_log import LeasedLog
+from roost.core.work.work_items import WorkItems
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import inbox
 from roost.domain.events import Entry
@@ -42,8 +43,10 @@ class Turns:
         sandboxes: Sandboxes,
         queue: WorkspaceQueue,
         budgets: Budgets,
+        items: WorkItems,
     ) -> None:
         self.queue = queue
+        self._items = items
         self._log = log
         self._sessions = sessions
         self._notifier = notifier
@@ -73,8 +76,12 @@ class Turns:
         :raises LeaseLost: another runner has the session :raises Leaves: the session is over
         """
         session = work.session
+        if session.spec.self_hosted:
+            await self._items.want(session)
         await self._files.begun(session)
         stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(work)
+        if session.spec.self_hosted and stop_reason["type"] == "requires_action":
+            await self._say_if_awaited(session.id, log)
         end = 0 if stop_reason["type"] == "requires_action" else log.head
         self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
@@ -118,6 +125,12 @@ class Turns:
                 return False
             elif await self.rest(session, log, stop_reason, turn):
                 return True
+
+    async def _say_if_awaited(self, session_id: str, log: LeasedLog) -> None:
+        """Tell whoever follows the session that it waits for a worker, if none has it."""
+        said = await self._items.waiting(await self._sessions.find(session_id))
+        if said is not None:
+            await log.say(said)
 
     async def _is_spent(self, before: Session) -> bool:
         """Whether a turn had nothing left to spend, as its budget was when it began."""

@@ -51,6 +51,7 @@ class _Call:
     def __init__(self, part: AnswerPart, toolbox: AgentTools, policy: Policy) -> None:
         self.part = part
         self.tool = toolbox.of(part.name)
+        self._by_worker = toolbox.by_worker
         try:
             self.input = part.arguments()
             said = self._fault(toolbox)
@@ -78,8 +79,13 @@ class _Call:
 
     @property
     def pending(self) -> Pending | None:
-        """What the session waits for before the call is made."""
-        if self.verdict.permission != "ask":
+        """What the session waits for before the call is made, or until a worker has made it."""
+        asks = self.verdict.permission == "ask"
+        if self.tool.kind == "builtin" and self.tool.name in self._by_worker:
+            if self.verdict.permission == "deny":
+                return None
+            return Pending(self.part.id, "gated_tool" if asks else "tool")
+        if not asks:
             return None
         is_clients = self.tool.answered_by_client
         return Pending(self.part.id, "custom_tool" if is_clients else "confirmation")

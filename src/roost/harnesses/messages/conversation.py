@@ -21,7 +21,7 @@ from roost.harnesses.message_history import INTERRUPTED
 from roost.harnesses.messages.answers import AnswerEvents, result_of
 from roost.harnesses.messages.compaction import Compaction
 from roost.harnesses.messages.journal import LEFT_OUT, MOST_CUTS, STARTED, Journal, LoggedCall
-from roost.harnesses.messages.request import RequestHead, system_prompt
+from roost.harnesses.messages.request import WORKERS_SKILLS, RequestHead, system_prompt
 from roost.harnesses.messages.running import CallWave, RunningTools
 from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages.window import ModelWindow
@@ -31,6 +31,7 @@ from roost.harnesses.permissions import Policy
 from roost.harnesses.turn_ends import GIVEN_UP, span_end
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, Emit, Output, Show, Trouble, TurnEnd
+from roost.ports.harness_profile import SKILLS
 
 _MAX_REQUESTS: Final = 200  # in a row: a model that only ever calls tools must not go on
 _MOST_HELD: Final = 64 * 1024
@@ -99,7 +100,7 @@ class MessagesConversation:
         self._journal = None  # one whose turn is abandoned is not used again
         # With calls open, only the log knows whether they still are: an interrupt closes them.
         if journal is None or again or journal.calls:
-            journal = Journal()
+            journal = Journal(self._toolbox.by_worker)
             async for entry in self._brief.history():
                 # One that was queued stands again where it was taken up; a withdrawn one never was.
                 if not (entry.queued or entry.withdrawn):
@@ -150,7 +151,9 @@ class MessagesConversation:
     def _head(self, journal: Journal) -> RequestHead:
         agent = self._brief.session.spec.agent
         offered = self._toolbox.offered(journal.mcp_tools, self._policy)
-        return RequestHead(agent, system_prompt(agent, self._brief.skills), offered, self._window)
+        skills = WORKERS_SKILLS if self._toolbox.by_worker else SKILLS
+        system = system_prompt(agent, self._brief.skills, skills)
+        return RequestHead(agent, system, offered, self._window)
 
     # Asking
 

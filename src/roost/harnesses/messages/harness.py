@@ -55,6 +55,7 @@ PROFILE: Final = HarnessProfile(
     reads_log=True,
     upstream="anthropic",
     upstream_tools=frozenset({"web_search"}),
+    by_workers=True,
 )
 
 
@@ -90,7 +91,10 @@ class MessagesHarness:
             )
         agent = brief.session.spec.agent
         toolbox = AgentTools(
-            agent, confined=brief.confinement is not None, searches=brief.grant.web_search
+            agent,
+            confined=brief.confinement is not None,
+            searches=brief.grant.web_search,
+            self_hosted=brief.session.spec.self_hosted,
         )
         try:
             async with (

@@ -30,6 +30,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from roost.domain.events import Draft, Entry
+from roost.domain.work_item import INTERRUPTED as CLOSED
 from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.message_history import INTERRUPTED, sendable
 from roost.harnesses.messages.request import THOUGHTS, is_thought
@@ -66,6 +67,7 @@ class LoggedCall(msgspec.Struct):
     permission: str
     started: bool = False
     verdict: Json | None = None
+    by_worker: bool = False
 
     @property
     def is_repeatable(self) -> bool:
@@ -82,10 +84,11 @@ class LoggedCall(msgspec.Struct):
         """What is to be done about it: wait for a client, say that a person refused it, say that its outcome is
         unknown, or make it.
         """
-        if self.tool.answered_by_client or (self.permission == "ask" and self.verdict is None):
-            return "waits"
         if self.verdict is not None and self.verdict["result"] != "allow":
             return "refused"
+        is_others = self.tool.answered_by_client or self.by_worker
+        if is_others or (self.permission == "ask" and self.verdict is None):
+            return "waits"
         return "unknown" if self.started and not self.is_repeatable else "due"
 
 
@@ -101,10 +104,12 @@ class Journal:
     """`due`: the model has something to answer. `calls` are those without a result, in their order. `open_span`
     is a request that began and never ended. `cuts`: how many answers in a row were cut off for their length.
     `bound_to` is the digest of the head that the newest thoughts were signed for, if that is known. `refusals`: how
-    often the conversation was refused for its length since the newest answer.
+    often the conversation was refused for its length since the newest answer. `by_worker` are the tools of the toolset
+    that workers run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, by_worker: frozenset[str] = frozenset()) -> None:
+        self._by_worker = by_worker
         self.due = False
         self.calls: dict[str, LoggedCall] = {}
         self.open_span: str | None = None
@@ -209,6 +214,7 @@ class Journal:
             self._callers[id] = self._messages[-1]
         permission = fields.get("evaluated_permission") or "allow"
         call = LoggedCall(id, self._names[id], tool, fields["input"], permission)
+        call.by_worker = tool.kind == "builtin" and tool.name in self._by_worker
         self.calls[id] = call
 
     def _started(self, _id: str, fields: Json) -> None:
@@ -235,7 +241,8 @@ class Journal:
     def _interrupted(self, _id: str, _fields: Json) -> None:
         """Nobody waits for anything any more."""
         for id, call in self.calls.items():
-            said = _UNKNOWN if call.started else ([_text(INTERRUPTED)], True)
+            text = CLOSED if call.by_worker else INTERRUPTED
+            said = _UNKNOWN if call.started else ([_text(text)], True)
             self._callers[id].results[id] = _result(call.tool_use_id, *said)
         self.calls.clear()
         self.due = False
@@ -315,6 +322,7 @@ _FOLDS: dict[str, Callable[[Journal, str, Any], None]] = {
     "user.interrupt": Journal._interrupted,
     "user.tool_confirmation": Journal._confirmed,
     "user.custom_tool_result": _returned("custom_tool_use_id"),
+    "user.tool_result": _returned("tool_use_id"),
     "system.message": Journal._system_said,
     "agent.message": Journal._agent_said,
     "agent.tool_use": _called("builtin"),

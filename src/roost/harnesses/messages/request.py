@@ -34,9 +34,13 @@ _SKILLS: Final = (
 )
 
 
-def system_prompt(agent: Json, skills: Sequence[SkillNote]) -> str:
+WORKERS_SKILLS: Final = "skills"
+"""Where workers put skills: below the directory that they work in."""
+
+
+def system_prompt(agent: Json, skills: Sequence[SkillNote], where: str = SKILLS) -> str:
     """What the model is told first: what the agent's definition says, and which skills there are."""
-    listed = [f"- {s.name}: {s.description} ({SKILLS}/{s.name}/SKILL.md)" for s in skills]
+    listed = [f"- {s.name}: {s.description} ({where}/{s.name}/SKILL.md)" for s in skills]
     parts = [agent.get("system") or "", "\n".join([_SKILLS, *listed]) if listed else ""]
     return "\n\n".join(part for part in parts if part)
 

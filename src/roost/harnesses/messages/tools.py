@@ -129,13 +129,20 @@ REPEATABLE: Final = frozenset({"read", "glob", "grep", "web_fetch"})
 
 NOT_CONFINABLE: Final = frozenset({"bash", "web_fetch"})
 
+WORKERS: Final = frozenset({"bash", "read", "write", "edit", "glob", "grep"})
+"""Those that workers run, for sessions on self-hosted environments."""
+
 
 class AgentTools:
     """The tools of one agent, by the names that its model calls them. If it is `confined`, it has none that cannot
-    be kept in a directory. `searches`: the model's server searches the web.
+    be kept in a directory. `searches`: the model's server searches the web. `self_hosted`: those of the toolset that
+    use files and commands are run by workers.
     """
 
-    def __init__(self, agent: Json, *, confined: bool, searches: bool) -> None:
+    def __init__(
+        self, agent: Json, *, confined: bool, searches: bool, self_hosted: bool = False
+    ) -> None:
+        self.by_worker = WORKERS if self_hosted else frozenset()
         tools: list[Json] = agent.get("tools") or []
         self._custom = {tool["name"]: tool for tool in tools if tool["type"] == "custom"}
         left_out = NOT_CONFINABLE if confined else frozenset()

@@ -272,8 +272,8 @@ class ChangeRecord(msgspec.Struct, frozen=True):
         await tx.ask(_ADD_VERSION, num, version, tx.now, text, ceiling)
         await tx.ask(_ADVANCE, version, name, tx.now, num)
         _tell(tx, self.which, change_of(record.kind, record.body, decode(text)))
-        if record.kind in catalog.KEPT_VERSIONS:
-            await tx.ask(_FORGET, num, version - catalog.KEPT_VERSIONS[record.kind])
+        if (kept := catalog.kept_versions(record.kind)) is not None:
+            await tx.ask(_FORGET, num, version - kept)
 
 
 class RewriteRecord(msgspec.Struct, frozen=True):
@@ -399,8 +399,12 @@ def _check_versions(record: Record) -> None:
 
     :raises QuotaExceeded: it has as many versions as a record may
     """
-    unlimited = catalog.COUNTED_BY_OWNER | catalog.KEPT_VERSIONS.keys()
-    if record.kind not in unlimited and record.version >= catalog.MOST_VERSIONS:
+    limited = record.kind not in catalog.COUNTED_BY_OWNER
+    if (
+        limited
+        and catalog.kept_versions(record.kind) is None
+        and record.version >= catalog.MOST_VERSIONS
+    ):
         raise QuotaExceeded(
             f"this {record.kind} has {record.version} versions, and no more are allowed",
             hint="Create another one instead.",

@@ -1,0 +1,468 @@
+"""Work items: how a session on a self-hosted environment comes by a worker, and what happens if that is lost.
+
+What is written, and what follows if nothing more is:
+
+1. A turn begins (the session's log), and then the item is queued, or marked as wanted. Killed between the two, the
+   turn is taken again, and that is done again.
+2. A poll claims the item. Not acknowledged, it is handed out again after seconds.
+3. `ack`, and then heartbeats. Without them, the lease ends.
+4. When a lease has ended: first each call that the worker may have begun gets a result that says that its outcome is
+   unknown (the session's log), and then the item is queued again. Killed between the two, both are done again; a call
+   has one result, so the first part finds nothing to do.
+5. A worker stops the item. If the session still needs one, the same change queues the next. Whoever begins a turn
+   changes the record as well, so a stop that does not know of it yet is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskStatus
+from msgspec.structs import replace
+
+from roost.core.work.worker_presence import WorkerPresence
+from roost.core.write.intake import Intake
+from roost.domain.events import Draft, Micros, iso
+from roost.domain.session import Session
+from roost.domain.work_item import (
+    LATE,
+    LOST,
+    RECLAIMED_AFTER,
+    REPEATABLE,
+    WorkItem,
+    needs_worker,
+    parts_of,
+    record_id,
+    waits_for_worker,
+)
+from roost.errors import Conflict, HeartbeatMismatch, InvalidRequest, NotFound, RoostError
+from roost.ports.catalog import Catalog, Record, RecordQuery
+from roost.ports.drafts import new_draft
+from roost.ports.log import Log, Receipt
+from roost.ports.notifier import Notifier
+from roost.ports.sessions import Sessions
+
+_KIND: Final = "work"
+_LOOKED_AT: Final = 100  # due items, at once
+_SWEEPS_EVERY: Final = 2.0  # seconds
+_ENVIRONMENTS: Final = 100
+_TRIES: Final = 20  # against others who change the same item
+_SHORTEST, _LONGEST = 1, 3600  # seconds of a lease that a worker may ask for
+_log = logging.getLogger(__name__)
+
+Change = Callable[[WorkItem, Session | None], WorkItem]
+
+
+class WorkItems:
+    """The work items of all self-hosted environments."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        sessions: Sessions,
+        log: Log,
+        intake: Intake,
+        notifier: Notifier,
+        *,
+        lease_seconds: float,
+    ) -> None:
+        self._catalog = catalog
+        self._sessions = sessions
+        self._log = log
+        self._intake = intake
+        self._notifier = notifier
+        self._lease = int(lease_seconds * 1_000_000)
+        self._presence = WorkerPresence(catalog)
+
+    # For the session's runner
+
+    async def want(self, session: Session) -> None:
+        """A turn of the session has begun: see to it that a worker comes."""
+        tenant, environment_id = session.tenant, session.spec.environment_id
+        for _ in range(_TRIES):
+            try:
+                await self._change(tenant, environment_id, record_id(session.id), _wanted)
+                break
+            except NotFound:
+                with suppress(Conflict):  # somebody else has added it just now
+                    await self._add(session)
+                    break
+        self._notifier.notify(_topic(environment_id))
+
+    async def waiting(self, session: Session) -> Draft | None:
+        """What to say of a session that waits for a worker, if none has it."""
+        environment_id = session.spec.environment_id
+        found = await self._catalog.named(_kind(environment_id), session.tenant, session.id)
+        if found is None or not waits_for_worker(session):
+            return None
+        item = WorkItem.of(found.body)
+        if item.state != "queued":
+            return None
+        stats = await self.stats(session.tenant, environment_id)
+        return new_draft(
+            "roost.worker_awaited",
+            environment_id=environment_id,
+            work_id=item.id,
+            workers_polling=stats["workers_polling"],
+            queued=stats["depth"],
+        )
+
+    async def _add(self, session: Session) -> None:
+        now = _now()
+        item = WorkItem(
+            name=session.id,
+            environment_id=session.spec.environment_id,
+            created_at=now,
+            lease=self._lease,
+        )
+        await self._catalog.add(
+            _kind(item.environment_id),
+            session.tenant,
+            record_id(session.id),
+            item.body(),
+            unique_name=True,
+            due_at=item.due_at,
+        )
+
+    # For workers
+
+    async def poll(
+        self, tenant: str, environment_id: str, worker: str, *, block: float, reclaim: Micros
+    ) -> WorkItem | None:
+        """An item that nobody has, now claimed; None if there is none within `block` seconds."""
+        await self._presence.saw(tenant, environment_id, worker)
+        until = anyio.current_time() + block
+        with self._notifier.subscribe(_topic(environment_id)) as subscription:
+            while True:
+                item = await self._offered(tenant, environment_id, reclaim)
+                left = until - anyio.current_time()
+                if item is not None or left <= 0:
+                    return item
+                await subscription.until_notified(left)
+
+    async def _offered(self, tenant: str, environment_id: str, reclaim: Micros) -> WorkItem | None:
+        now = _now()
+        before = now + max(0, RECLAIMED_AFTER - reclaim)
+        for record in await self._catalog.due(_kind(environment_id), before, limit=_LOOKED_AT):
+            item = WorkItem.of(record.body)
+            if record.tenant != tenant:
+                continue
+            if item.is_lost(now) or item.state == "stopped":
+                await self._see_to(record)
+                continue
+            if item.can_be_claimed(now, reclaim) and await self._is_needed(record):
+                with suppress(Conflict):  # another poll was quicker
+                    return await self._put(record, item.claimed(now))
+        return None
+
+    async def _is_needed(self, record: Record) -> bool:
+        """Whether its session has something to do; one that has not is stopped, and not handed out."""
+        session = await self._session(record)
+        if session is not None and needs_worker(session):
+            return True
+        with suppress(Conflict, NotFound):
+            await self._put(record, WorkItem.of(record.body).stopped(_now()))
+        return False
+
+    async def ack(self, tenant: str, environment_id: str, work_id: str) -> WorkItem:
+        """A worker takes it. :raises NotFound: :raises Conflict: it is stopped"""
+
+        def change(item: WorkItem, _session: Session | None) -> WorkItem:
+            _check_running(item, work_id)
+            return item.acknowledged(_now())
+
+        return await self._change(tenant, environment_id, parts_of(work_id)[0], change)
+
+    async def heartbeat(
+        self,
+        tenant: str,
+        environment_id: str,
+        work_id: str,
+        *,
+        expected: str | None,
+        seconds: int | None,
+        claim: int | None,
+    ) -> tuple[WorkItem, bool]:
+        """Its worker is there: the item, and whether it has it for longer. `claim`: which one it was given.
+
+        :raises NotFound: :raises HeartbeatMismatch: another worker has it, or none
+        """
+        extended = False
+        asked = (
+            self._lease if seconds is None else min(max(seconds, _SHORTEST), _LONGEST) * 1_000_000
+        )
+
+        def change(item: WorkItem, _session: Session | None) -> WorkItem:
+            nonlocal extended
+            now, extended = _now(), False
+            is_others = claim is not None and claim != item.claim
+            if is_others or item.number != parts_of(work_id)[1]:
+                raise HeartbeatMismatch(lease_of(item))
+            if item.state in ("stopping", "stopped"):
+                extended = item.state == "stopping"
+                return item.beaten(iso(now), item.lease, now) if extended else item
+            if not item.accepts(expected, now):
+                raise HeartbeatMismatch(lease_of(item))
+            extended = True
+            return item.beaten(iso(now), asked, now)
+
+        item = await self._change(tenant, environment_id, parts_of(work_id)[0], change)
+        return item, extended
+
+    async def stop(
+        self,
+        tenant: str,
+        environment_id: str,
+        work_id: str,
+        *,
+        force: bool,
+        claim: int | None,
+        by_worker: bool,
+    ) -> WorkItem:
+        """Ask its worker to stop it; forced: it is stopped. A worker does that when it runs nothing any more. If
+        somebody else does, whatever it has begun is unknown. Gives the item as it is for who has stopped it.
+
+        :raises NotFound: :raises Conflict: it is stopped, or another worker has it
+        """
+        stopped: WorkItem | None = None
+
+        def change(item: WorkItem, session: Session | None) -> WorkItem:
+            nonlocal stopped
+            _check_running(item, work_id)
+            if claim is not None and claim != item.claim:
+                raise Conflict(f"another worker has {work_id}")
+            now = _now()
+            if not force and item.state != "queued":
+                stopped = item.asked_to_stop(now)
+                return stopped
+            stopped = item.stopped(now)
+            is_needed = session is not None and needs_worker(session)
+            return stopped.again(now) if is_needed else stopped
+
+        record, found = parts_of(work_id)[0], None
+        if force and not by_worker:
+            found = await self._get(tenant, environment_id, record)
+            _check_running(WorkItem.of(found.body), work_id)
+            await self._close_calls(found)
+        await self._change(tenant, environment_id, record, change)
+        self._notifier.notify(_topic(environment_id))
+        assert stopped is not None, "it was changed"
+        return stopped
+
+    async def allows(self, tenant: str, environment_id: str, work_id: str) -> bool:
+        """Whether whoever was given an item may still act for it: a while longer than it lasts, to bring results."""
+        name, number = parts_of(work_id)
+        try:
+            item = WorkItem.of((await self._get(tenant, environment_id, name)).body)
+        except NotFound:
+            return False
+        if number != item.number:
+            return number < item.number and item.created_at + LATE > _now()
+        return item.state != "stopped" or (item.stopped_at or 0) + LATE > _now()
+
+    # For everybody who may see the environment
+
+    async def get(self, tenant: str, environment_id: str, work_id: str) -> WorkItem:
+        """One item. :raises NotFound: absent, or forgotten, or there is a newer one for its session"""
+        name, number = parts_of(work_id)
+        item = WorkItem.of((await self._get(tenant, environment_id, name)).body)
+        if item.number != number:
+            raise _absent(work_id)
+        return item
+
+    async def page(self, query: RecordQuery) -> list[Record]:
+        """Items of an environment, newest first."""
+        return await self._catalog.page(query)
+
+    async def update(
+        self, tenant: str, environment_id: str, work_id: str, metadata: dict[str, str | None]
+    ) -> WorkItem:
+        """Other metadata. :raises NotFound:"""
+        await self.get(tenant, environment_id, work_id)
+        name = parts_of(work_id)[0]
+        return await self._change(
+            tenant, environment_id, name, lambda item, _: item.patched(metadata)
+        )
+
+    async def stats(self, tenant: str, environment_id: str) -> dict[str, Any]:
+        """How many items wait, and how many workers have asked for one lately."""
+        soon = _now() + RECLAIMED_AFTER
+        found = await self._catalog.due(_kind(environment_id), soon, limit=10_000)
+        items = [WorkItem.of(record.body) for record in found if record.tenant == tenant]
+        queued = [item for item in items if item.state == "queued"]
+        oldest = min((item.created_at for item in queued), default=None)
+        return {
+            "type": "work_queue_stats",
+            "depth": sum(item.claimed_at is None for item in queued),
+            "pending": sum(item.claimed_at is not None for item in queued),
+            "oldest_queued_at": None if oldest is None else iso(oldest),
+            "workers_polling": await self._presence.count(tenant, environment_id),
+        }
+
+    async def forget(self, tenant: str, environment_id: str) -> None:
+        """The environment is gone, and what there was of it."""
+        while page := await self._catalog.page(
+            RecordQuery(kind=_kind(environment_id), tenant=tenant, limit=_LOOKED_AT)
+        ):
+            for record in page:
+                await self._delete(record)
+        await self._presence.forget(tenant, environment_id)
+
+    # Leases that have ended
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Notice workers that are lost, for ever."""
+        task_status.started()
+        while True:
+            await anyio.sleep(_SWEEPS_EVERY)
+            try:
+                await self.sweep()
+            except RoostError as error:
+                _log.warning("cannot look for lost workers: %s", error.message)
+
+    async def sweep(self) -> None:
+        """Notice workers that are lost, once."""
+        before: str | None = None
+        while page := await self._catalog.every("environment", before=before, limit=_ENVIRONMENTS):
+            for environment in page:
+                if environment.body["config"]["type"] == "self_hosted":
+                    await self._sweep_environment(environment.id)
+            before = page[-1].id
+
+    async def _sweep_environment(self, environment_id: str) -> None:
+        now = _now()
+        for record in await self._catalog.due(_kind(environment_id), now, limit=_LOOKED_AT):
+            if WorkItem.of(record.body).state != "queued":
+                await self._see_to(record)
+
+    async def _see_to(self, record: Record) -> None:
+        """What is to be done about an item that is due, and not queued."""
+        now, item = _now(), WorkItem.of(record.body)
+        session = await self._session(record)
+        if session is None or item.state == "stopped":
+            if item.due_at <= now:
+                await self._delete(record)
+            return
+        if not item.is_lost(now):
+            return
+        _log.warning(
+            "the worker of %s is lost", item.id, extra={"action": "lost", "session": session.id}
+        )
+        await self._close_calls(record)
+        session = await self._session(record)
+        needed = session is not None and needs_worker(session)
+        with suppress(Conflict, NotFound):  # its worker is there again, or another node was quicker
+            await self._put(record, item.offered_again(now) if needed else item.stopped(now))
+        self._notifier.notify(_topic(item.environment_id))
+
+    async def _close_calls(self, record: Record) -> None:
+        """Say of each call that a worker may have begun, and that must not simply be made again, that its outcome is
+        unknown. A worker that still brings the result finds that it came too late.
+        """
+        session = await self._session(record)
+        if session is None:
+            return
+        content = [{"type": "text", "text": LOST}]
+        for pending in session.state.pending:
+            if pending.kind == "tool" and not await self._is_repeatable(session, pending.event_id):
+                said = {"content": content, "is_error": True, "closed": "worker_lost"}
+                draft = new_draft("user.tool_result", tool_use_id=pending.event_id, **said)
+                receipt = Receipt(f"lost:{pending.event_id}", "")
+                with suppress(InvalidRequest):  # its result has come, or somebody has interrupted
+                    await self._intake.accept(session.id, [draft], [receipt])
+
+    async def _is_repeatable(self, session: Session, event_id: str) -> bool:
+        at = await self._log.seq_of(session.id, event_id)
+        for call in await self._log.read(session.id, at - 1, 1) if at else ():
+            return call.fields.get("name") in REPEATABLE
+        return False
+
+    # Records
+
+    async def _session(self, record: Record) -> Session | None:
+        try:
+            return await self._sessions.find(record.body["name"])
+        except NotFound:
+            return None
+
+    async def _get(self, tenant: str, environment_id: str, name: str) -> Record:
+        try:
+            return await self._catalog.get(_kind(environment_id), tenant, name)
+        except NotFound:
+            raise _absent(name) from None
+
+    async def _change(
+        self, tenant: str, environment_id: str, name: str, change: Change
+    ) -> WorkItem:
+        """Change the item by what its session is, both as they are now."""
+        for _ in range(_TRIES):
+            record = await self._get(tenant, environment_id, name)
+            item = WorkItem.of(record.body)
+            after = change(item, await self._session(record))
+            if after == item:
+                return item
+            with suppress(Conflict):
+                return await self._put(record, after)
+        raise Conflict(f"{name} is being changed by others; try again")
+
+    async def _put(self, record: Record, item: WorkItem) -> WorkItem:
+        """:raises Conflict: it was changed since it was read"""
+        await self._catalog.change(
+            record.kind,
+            record.tenant,
+            record.id,
+            lambda _: item.body(),
+            expected=record.version,
+            due_at=item.due_at,
+        )
+        return item
+
+    async def _delete(self, record: Record) -> None:
+        with suppress(NotFound):
+            await self._catalog.delete(record.kind, record.tenant, record.id)
+
+
+def lease_of(item: WorkItem) -> dict[str, Any]:
+    """The lease of an item, as whoever has not got it is told."""
+    return {
+        "last_heartbeat": item.heartbeat,
+        "lease_extended": False,
+        "state": item.state,
+        "ttl_seconds": max(1, item.lease // 1_000_000),
+    }
+
+
+def _wanted(item: WorkItem, _session: Session | None) -> WorkItem:
+    if item.state == "stopped":
+        return item.again(_now())
+    return replace(item, wanted=item.wanted + 1)
+
+
+def _check_running(item: WorkItem, work_id: str) -> None:
+    """:raises NotFound: :raises Conflict: it is over"""
+    number = parts_of(work_id)[1]
+    if number == 0 or number > item.number:
+        raise _absent(work_id)
+    if number < item.number or item.state == "stopped":
+        raise Conflict(f"{work_id} is stopped")
+
+
+def _absent(work_id: str) -> NotFound:
+    return NotFound(f"there is no work item {work_id}")
+
+
+def _kind(environment_id: str) -> str:
+    return f"{_KIND}:{environment_id}"
+
+
+def _topic(environment_id: str) -> str:
+    return f"work:{environment_id}"
+
+
+def _now() -> Micros:
+    return time.time_ns() // 1000

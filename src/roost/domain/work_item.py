@@ -1,0 +1,195 @@
+"""A work item: that one session of a self-hosted environment needs a worker, and which worker has it.
+
+queued ──poll, ack──▶ starting ──heartbeat──▶ active ──stop──▶ stopping
+  ▲                      │                       │                │
+  ├──── lease is over ───┴───────────────────────┴────────────────┤
+  └──── still needed ──────────────── stopped ◀──── forced stop ──┘
+
+There is one for each session. Stopped and needed again, it is the same record with the next `number`, so that
+nothing lies between the end of one and the beginning of the next. Each poll that hands it out raises `claim`: what a
+worker was given for an earlier one no longer counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from roost.domain.agent import merged
+from roost.domain.events import Micros
+from roost.domain.session import Session, Status
+
+NO_HEARTBEAT: Final = "NO_HEARTBEAT"
+"""What a worker expects as the last heartbeat when it sends its first."""
+
+RECLAIMED_AFTER: Final[Micros] = 5_000_000
+"""One that was handed out and is not acknowledged is handed out again after so long, unless a poll says otherwise."""
+
+KEPT: Final[Micros] = 30 * 86400 * 1_000_000
+"""How long one that is stopped can be read."""
+
+LATE: Final[Micros] = 15 * 60 * 1_000_000
+"""How long a worker may still bring results of one that is not its own any more."""
+
+_REPEATED: Final[Micros] = 60_000_000
+"""How long a heartbeat may come a second time, because its answer was lost."""
+
+LOST: Final = (
+    "The worker that had this call was lost. Nobody knows whether the call ran, or how it ended: its outcome is "
+    "unknown. Find out before you repeat it."
+)
+INTERRUPTED: Final = "Interrupted. A worker may have begun this call by then, or even ended it: its outcome is unknown."
+REPEATABLE: Final = frozenset({"read", "glob", "grep"})
+"""Tools that change nothing: a call that a worker was lost with is left to the next."""
+
+WorkState = Literal["queued", "starting", "active", "stopping", "stopped"]
+_LEASED: Final = ("starting", "active", "stopping")
+
+
+class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
+    """`name` is its session: what it is found by. `wanted` rises when the session has work: whoever is about to stop
+    the item has to look again. `heartbeat` is what the worker echoes, and `repeated` what it was before.
+    """
+
+    name: str
+    environment_id: str
+    created_at: Micros
+    lease: Micros
+    number: int = 1
+    claim: int = 0
+    wanted: int = 0
+    state: WorkState = "queued"
+    metadata: dict[str, str] = {}
+    claimed_at: Micros | None = None
+    acknowledged_at: Micros | None = None
+    started_at: Micros | None = None
+    heartbeat_at: Micros | None = None
+    stop_requested_at: Micros | None = None
+    stopped_at: Micros | None = None
+    heartbeat: str | None = None
+    repeated: str | None = None
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> WorkItem:
+        """The item of a record's body."""
+        return msgspec.convert(body, cls)
+
+    def body(self) -> dict[str, Any]:
+        """What a record of it has."""
+        body: dict[str, Any] = msgspec.to_builtins(self)
+        return body
+
+    @property
+    def id(self) -> str:
+        """What clients call it."""
+        return f"{record_id(self.name)}.{self.number}"
+
+    @property
+    def due_at(self) -> Micros:
+        """When something is to be done about it: hand it out, notice that its worker is lost, or forget it."""
+        if self.state == "queued":
+            return self.created_at if self.claimed_at is None else self.claimed_at + RECLAIMED_AFTER
+        if self.state == "stopped":
+            return (self.stopped_at or 0) + KEPT
+        return (self.heartbeat_at or self.acknowledged_at or 0) + self.lease
+
+    def is_lost(self, now: Micros) -> bool:
+        """Whether a worker has it that has not been heard of in time."""
+        return self.state in _LEASED and self.due_at <= now
+
+    def can_be_claimed(self, now: Micros, reclaim: Micros) -> bool:
+        """Whether a poll may hand it out."""
+        unclaimed = self.claimed_at is None or self.claimed_at + reclaim <= now
+        return self.state == "queued" and unclaimed
+
+    # What happens to it
+
+    def claimed(self, now: Micros) -> WorkItem:
+        """Handed out by a poll."""
+        return replace(self, claim=self.claim + 1, claimed_at=now)
+
+    def acknowledged(self, now: Micros) -> WorkItem:
+        """Taken by a worker. Again: nothing changes, since nobody knows who asks."""
+        if self.state != "queued":
+            return self
+        return replace(self, state="starting", acknowledged_at=now)
+
+    def accepts(self, expected: str | None, now: Micros) -> bool:
+        """Whether a heartbeat is the next of whoever has it, or the last one once more."""
+        if self.state not in ("starting", "active"):
+            return False
+        if expected is None or expected == (self.heartbeat or NO_HEARTBEAT):
+            return True
+        recent = (self.heartbeat_at or 0) + _REPEATED > now
+        return recent and expected == self.repeated
+
+    def beaten(self, heartbeat: str, lease: Micros, now: Micros) -> WorkItem:
+        """Its worker is there."""
+        return replace(
+            self,
+            state="active" if self.state == "starting" else self.state,
+            started_at=self.started_at or now,
+            heartbeat_at=now,
+            repeated=self.heartbeat or NO_HEARTBEAT,
+            heartbeat=heartbeat,
+            lease=lease,
+        )
+
+    def asked_to_stop(self, now: Micros) -> WorkItem:
+        """Its worker is told with its next heartbeat."""
+        return replace(self, state="stopping", stop_requested_at=self.stop_requested_at or now)
+
+    def stopped(self, now: Micros) -> WorkItem:
+        """Nobody has it, and nobody needs it."""
+        return replace(self, state="stopped", stopped_at=now)
+
+    def again(self, now: Micros) -> WorkItem:
+        """Another one for the same session: this one is over."""
+        return WorkItem(
+            name=self.name,
+            environment_id=self.environment_id,
+            created_at=now,
+            lease=self.lease,
+            number=self.number + 1,
+            claim=self.claim,
+            wanted=self.wanted,
+        )
+
+    def offered_again(self, now: Micros) -> WorkItem:
+        """For the next worker, because this one's is lost."""
+        return replace(
+            self.again(now),
+            number=self.number,
+            created_at=self.created_at,
+            metadata=self.metadata,
+        )
+
+    def patched(self, metadata: Mapping[str, str | None]) -> WorkItem:
+        """With other metadata: null deletes."""
+        return replace(self, metadata=merged(self.metadata, metadata))
+
+
+def record_id(session_id: str) -> str:
+    """What the record of a session's work item is called."""
+    return f"work_{session_id.removeprefix('sesn_')}"
+
+
+def parts_of(work_id: str) -> tuple[str, int]:
+    """The record's id and the number in what clients call an item; the number is 0 if there is none."""
+    record, _, number = work_id.rpartition(".")
+    return record, int(number) if number.isascii() and number.isdigit() and len(number) < 10 else 0
+
+
+def waits_for_worker(session: Session) -> bool:
+    """Whether a call of the session is a worker's to make, as soon as it is allowed."""
+    return any(pending.by_worker for pending in session.state.pending)
+
+
+def needs_worker(session: Session) -> bool:
+    """Whether the session has something for a worker to do, or may have soon."""
+    status = session.state.status
+    at_work = status in (Status.RUNNING, Status.RESCHEDULING)
+    return status is not Status.TERMINATED and (at_work or waits_for_worker(session))

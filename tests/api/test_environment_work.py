@@ -1,0 +1,387 @@
+"""Self-hosted environments: sessions on them, the worker protocol, and what workers may do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import anyio
+import httpx2
+import pytest
+from anthropic.types import beta
+from anthropic.types.beta import environments as types
+from tests.api.api_server import ApiServer, api_server, client_of, error_of, message, official
+
+from roost.api.access.workers import WorkerAccess
+from roost.api.operations import OPERATIONS
+from roost.core.work.work_items import WorkItems
+from roost.domain.events import Draft
+from roost.domain.ledger import Batch
+from roost.domain.session import Lease, Pending
+from roost.ports.drafts import new_draft
+
+FIRST = {"expected_last_heartbeat": "NO_HEARTBEAT"}
+
+
+@dataclass
+class Place:
+    """A server with a self-hosted environment, a session on it, and a worker's client."""
+
+    roost: ApiServer
+    environment: Any
+    session: Any
+    key: Any
+    worker: httpx2.AsyncClient
+
+    @property
+    def items(self) -> WorkItems:
+        return self.roost.deps.services[WorkItems]
+
+    def at(self, *path: str) -> str:
+        return "/".join([f"/v1/environments/{self.environment['id']}/work", *path])
+
+    async def begin(self, *calls: Draft, kind: Any = "tool") -> Lease:
+        """A turn that has begun, as a runner does it, and that waits for these calls."""
+        await self.roost.say(self.session, "go on")
+        await self.roost.store.log.renew("node_1", 60)
+        [lease] = await self.roost.store.log.claim("node_1", 9)
+        found = await self.roost.store.sessions.find(self.session["id"])
+        await self.items.want(found)
+        takes = await self.roost.store.log.inputs(lease.session_id)
+        blocks = [Pending(call.id, kind) for call in calls]
+        await self.roost.store.log.append(lease, Batch(takes=takes, drafts=calls, blocks=blocks))
+        return lease
+
+    async def wait(self, *calls: Draft, kind: Any = "tool") -> None:
+        """The same, and at rest since."""
+        lease = await self.begin(*calls, kind=kind)
+        head = (await self.roost.store.sessions.find(lease.session_id)).state.head
+        reason = {"type": "requires_action", "event_ids": [call.id for call in calls]}
+        assert await self.roost.store.log.finish(lease, head, Batch(), reason) is not None
+
+    async def poll(self, **query: Any) -> Any:
+        answer = await self.worker.get(self.at("poll"), params=query)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "application/json"
+        return answer.json()
+
+    async def claimed(self, **heartbeat: Any) -> tuple[Any, httpx2.AsyncClient]:
+        """An item that was polled, acknowledged, and beaten once; and a client with its token."""
+        item = await self.poll()
+        mine = client_of(self.roost.app, token_of(item))
+        await ok(self.worker.post(self.at(item["id"], "ack")))
+        await ok(mine.post(self.at(item["id"], "heartbeat"), params={**FIRST, **heartbeat}))
+        return item, mine
+
+    async def events(self, *kinds: str) -> list[Any]:
+        page = await self.roost.get(f"/v1/sessions/{self.session['id']}/events")
+        return [event for event in page["data"] if not kinds or event["type"] in kinds]
+
+    def result(self, call: Draft, text: str) -> dict[str, Any]:
+        content = [{"type": "text", "text": text}]
+        said = {"tool_use_id": call.id, "content": content, "is_error": False}
+        return {"type": "user.tool_result", **said}
+
+    async def send(self, client: httpx2.AsyncClient, *events: Any) -> httpx2.Response:
+        path = f"/v1/sessions/{self.session['id']}/events"
+        return await client.post(path, json={"events": list(events)})
+
+
+async def ok(request: Any) -> Any:
+    answer = await request
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def token_of(item: Any) -> str:
+    padded = item["secret"] + "=" * (-len(item["secret"]) % 4)
+    return str(json.loads(base64.urlsafe_b64decode(padded))["sessions_token"])
+
+
+def bash(command: str = "true", name: str = "bash") -> Draft:
+    given = {"command": command}
+    return new_draft("agent.tool_use", name=name, input=given, evaluated_permission="allow")
+
+
+@asynccontextmanager
+async def self_hosted(data: Path, **settings: Any) -> AsyncGenerator[Place, None]:
+    async with api_server(data, **settings) as roost:
+        environment = await roost.environment(config={"type": "self_hosted"})
+        session = await roost.session(environment_id=environment["id"])
+        path = f"/roost/v1/environments/{environment['id']}/keys"
+        key = await roost.post(path, {"name": "machine"})
+        worker = client_of(roost.app, "")
+        del worker.headers["x-api-key"]
+        worker.headers["authorization"] = f"Bearer {key['secret']}"
+        worker.headers["anthropic-worker-id"] = "machine-1"
+        yield Place(roost, environment, session, key, worker)
+
+
+async def test_a_session_gets_a_harness_that_leaves_its_tools_to_workers(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        official(beta.BetaEnvironment, place.environment)
+        assert place.session["harness"] == "able"
+        environment_id, agent = place.environment["id"], await place.roost.agent()
+        file = {"type": "file", "file_id": "file_x"}
+        for more, says in (
+            ({"harness": "plain"}, "'plain' agents run on this server only"),
+            ({"resources": [file]}, "`resources` are not supported with self-hosted environments"),
+            ({"trust_level": "full"}, "trust_level: only 'sandboxed'"),
+            ({"mount_scope": "workspace+vault"}, "mount_scope: only 'workspace'"),
+        ):
+            body = {"agent": agent["id"], "environment_id": environment_id, **more}
+            error = error_of(await place.roost.client.post("/v1/sessions", json=body), 400)
+            assert says in error["message"]
+        body = {"config": {"type": "cloud"}}
+        path = f"/v1/environments/{environment_id}"
+        error_of(await place.roost.client.post(path, json=body), 400)
+
+
+async def test_an_item_goes_from_poll_to_stop(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        assert await place.poll() is None
+        call = bash()
+        await place.wait(call)
+        item = await place.poll()
+        official(types.BetaSelfHostedWork, item)
+        assert (item["state"], item["data"]["id"]) == ("queued", place.session["id"])
+        assert await place.poll() is None, "it is another worker's for 5 seconds"
+        stats = await place.roost.get(place.at("stats"))
+        official(types.BetaSelfHostedWorkQueueStats, stats)
+        assert (stats["depth"], stats["pending"], stats["workers_polling"]) == (0, 1, 1)
+        again = await place.poll(reclaim_older_than_ms=0)
+        assert again["id"] == item["id"]
+        taken = await ok(place.worker.post(place.at(item["id"], "ack")))
+        assert (taken["state"], taken["secret"]) == ("starting", None)
+        mine = client_of(place.roost.app, token_of(again))
+        beat = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+        official(types.BetaSelfHostedWorkHeartbeatResponse, beat)
+        assert (beat["state"], beat["lease_extended"], beat["ttl_seconds"]) == ("active", True, 90)
+        repeated = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+        query = {"expected_last_heartbeat": repeated["last_heartbeat"], "desired_ttl_seconds": 7}
+        assert (await ok(mine.post(place.at(item["id"], "heartbeat"), params=query)))[
+            "ttl_seconds"
+        ] == 7
+        # Whoever has an older claim is told that it has lost the item.
+        other = client_of(place.roost.app, token_of(item))
+        lost = await other.post(place.at(item["id"], "heartbeat"), params=FIRST)
+        error = error_of(lost, 412)
+        assert error["details"]["error_code"] == "heartbeat_precondition_failed"
+        assert error["details"]["current_state"]["state"] == "active"
+        error_of(await other.post(place.at(item["id"], "stop"), json={"force": True}), 409)
+        # The result ends what the session waits for, and its turn goes on.
+        sent = await place.send(mine, place.result(call, "done"))
+        assert sent.status_code == 200, sent.text
+        await place.roost.rest(place.session)
+        stopped = await ok(mine.post(place.at(item["id"], "stop"), json={"force": True}))
+        assert stopped["state"] == "stopped"
+        error_of(await mine.post(place.at(item["id"], "stop"), json={}), 409)
+        beat = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+        assert (beat["state"], beat["lease_extended"]) == ("stopped", False)
+        [listed] = (await place.roost.get(place.at()))["data"]
+        assert listed == await place.roost.get(place.at(item["id"]))
+        changed = await place.roost.post(place.at(item["id"]), {"metadata": {"a": "1"}})
+        assert changed["metadata"] == {"a": "1"}
+
+
+async def test_a_poll_waits_until_there_is_something_to_do(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        found: list[Any] = []
+
+        async def ask() -> None:
+            while not found:
+                item = await place.poll(block_ms=999)
+                found.extend([item] if item else [])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await place.wait(bash())
+        assert found[0]["data"]["id"] == place.session["id"]
+        for wrong in ({"block_ms": 0}, {"block_ms": 1000}):
+            error_of(await place.worker.get(place.at("poll"), params=wrong), 400)
+
+
+async def test_an_item_that_is_stopped_while_it_is_needed_is_queued_again(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call)
+        item, mine = await place.claimed()
+        asked = await place.roost.post(place.at(item["id"], "stop"), {})
+        assert asked["state"] == "stopping"
+        beat = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+        assert beat["state"] == "stopping", "its worker is told, whatever it expects"
+        await ok(mine.post(place.at(item["id"], "stop"), json={"force": True}))
+        following = await place.poll()
+        assert following["id"] != item["id"]
+        assert await place.events("user.tool_result") == [], "its worker ran nothing any more"
+        lost = await mine.post(place.at(item["id"], "heartbeat"), params=FIRST)
+        error_of(lost, 412)
+        # By an API key it is taken away from a worker that may be running the call.
+        await ok(place.worker.post(place.at(following["id"], "ack")))
+        await place.roost.post(place.at(following["id"], "stop"), {"force": True})
+        [closed] = await place.events("user.tool_result")
+        assert closed["closed"] == "worker_lost"
+        assert "unknown" in closed["content"][0]["text"]
+
+
+@pytest.mark.parametrize("name", ["bash", "read"])
+async def test_what_a_lost_worker_may_have_begun_is_unknown(tmp_path: Path, name: str):
+    async with self_hosted(tmp_path, work_lease_seconds=1) as place:
+        call = bash(name=name)
+        await place.wait(call)
+        item, mine = await place.claimed()
+        while (found := await place.roost.get(place.at(item["id"])))["state"] == "active":
+            await place.items.sweep()
+            await anyio.sleep(0.05)
+        closed = await place.events("user.tool_result")
+        if name == "read":  # it changes nothing, so the next worker makes it
+            assert (closed, found["state"]) == ([], "queued")
+            return
+        assert [event["closed"] for event in closed] == ["worker_lost"]
+        assert found["state"] == "queued", "the session works: it may want a worker soon"
+        # The worker lives on, and brings its result too late: it is told what counts.
+        late = await ok(place.send(mine, place.result(call, "done")))
+        assert late["data"][0]["id"] == closed[0]["id"]
+        assert await place.events("user.tool_result") == closed
+        error_of(await mine.post(place.at(item["id"], "heartbeat"), params=FIRST), 412)
+
+
+async def test_the_first_result_counts(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call)
+        _, mine = await place.claimed()
+        first = await ok(place.send(mine, place.result(call, "")))
+        again = await ok(place.send(place.worker, place.result(call, "")))
+        assert again == first
+        error_of(await place.send(mine, place.result(call, "another")), 400)
+        error_of(await place.send(mine, {**place.result(call, "x"), "tool_use_id": "sevt_no"}), 400)
+
+
+async def test_a_call_that_is_asked_about_is_a_workers_once_it_is_allowed(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        allowed, denied = bash("a"), bash("b")
+        await place.wait(allowed, denied, kind="gated_tool")
+        _, mine = await place.claimed()
+        error = error_of(await place.send(mine, place.result(allowed, "too early")), 400)
+        assert error["details"]["error_code"] == "wrong_answer"
+        answer = {"type": "user.tool_confirmation", "tool_use_id": allowed.id, "result": "allow"}
+        admin = place.roost.client
+        changed = {**answer, "modified_input": {"command": "c"}}
+        error_of(await place.send(admin, changed), 400)
+        await ok(place.send(admin, answer))
+        refused = {**answer, "tool_use_id": denied.id, "result": "deny"}
+        await ok(place.send(admin, refused))
+        state = (await place.roost.store.sessions.find(place.session["id"])).state
+        assert state.pending == (Pending(allowed.id, "tool"),)
+        await ok(place.send(mine, place.result(allowed, "ran")))
+        state = (await place.roost.store.sessions.find(place.session["id"])).state
+        assert (state.pending, state.status) == ((), "running")
+
+
+async def test_an_interrupt_closes_what_a_worker_was_to_run(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call)
+        _, mine = await place.claimed()
+        await ok(place.send(place.roost.client, {"type": "user.interrupt"}))
+        [closed] = await place.events("user.tool_result")
+        assert (closed["tool_use_id"], closed["closed"]) == (call.id, "interrupted")
+        late = await ok(place.send(mine, place.result(call, "done")))
+        assert late["data"][0]["id"] == closed["id"]
+        # While a turn runs, its runner closes it.
+        second = bash()
+        lease = await place.begin(second)
+        session = await place.roost.store.sessions.find(place.session["id"])
+        await place.roost.store.log.append(
+            lease, Batch(unblocks=[p.event_id for p in session.state.pending])
+        )
+        assert [e["tool_use_id"] for e in await place.events("user.tool_result")] == [
+            call.id,
+            second.id,
+        ]
+
+
+async def test_a_worker_may_do_its_work_and_nothing_else(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        other = await place.roost.environment(name="other", config={"type": "self_hosted"})
+        elsewhere = await place.roost.session(environment_id=other["id"])
+        await place.wait(bash())
+        item = await place.poll()
+        token = client_of(place.roost.app, token_of(item))
+        session = f"/v1/sessions/{place.session['id']}"
+        for client in (place.worker, token):
+            for path in (session, f"{session}/events", place.at(item["id"])):
+                assert (await client.get(path)).status_code == 200
+            path = f"/v1/sessions/{elsewhere['id']}"
+            error_of(await client.get(path), 404)
+            error_of(await place.send(client, message("hello")), 403)
+            error_of(await client.get(f"/v1/environments/{other['id']}/work/stats"), 403)
+        error_of(await token.get(place.at("poll")), 403)
+        error_of(await place.roost.client.get(place.at("poll")), 403)
+        served = [each for each in OPERATIONS if each.served and not each.open]
+        workers = place.roost.deps.services[WorkerAccess]
+        scope = await workers.recognise(place.worker.headers)
+        assert scope is not None
+        refused = 0
+        for operation in served:
+            try:
+                await workers.check(scope, operation.name, {})
+            except Exception as error:  # noqa: BLE001 - looked at below
+                refused += 1
+                assert "may not do that" in str(error)
+        assert len(served) - refused == 12
+        # Once its key is revoked, neither opens anything.
+        keys = f"/roost/v1/environments/{place.environment['id']}/keys"
+        listed = await place.roost.get(keys)
+        assert "secret" not in listed["data"][0]
+        await place.roost.client.delete(f"{keys}/{place.key['id']}")
+        for client in (place.worker, token):
+            error_of(await client.get(session), 401)
+        for wrong in ("roost_env_none.x", "roost_work_none", f"{place.key['secret']}x"):
+            error_of(await client_of(place.roost.app, wrong).get(session), 401)
+
+
+async def test_what_belongs_to_an_environment_goes_with_it(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        cloud = await place.roost.environment(name="cloud")
+        for path in (
+            f"/v1/environments/{cloud['id']}/work/stats",
+            f"/roost/v1/environments/{cloud['id']}/keys",
+        ):
+            assert "not self-hosted" in error_of(await place.roost.client.get(path), 400)["message"]
+        await place.wait(bash())
+        await place.poll()
+        await ok(place.send(place.roost.client, {"type": "user.interrupt"}))
+        await place.roost.client.delete(f"/v1/sessions/{place.session['id']}")
+        answer = await place.roost.client.delete(f"/v1/environments/{place.environment['id']}")
+        assert answer.status_code == 200, answer.text
+        error_of(await place.worker.get(place.at("poll")), 401)
+
+
+async def test_the_official_client_knows_a_lost_lease_by_name(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        item, _ = await place.claimed()
+        transport = httpx2.ASGITransport(place.roost.app)
+        async with anthropic.AsyncAnthropic(
+            base_url="http://roost",
+            auth_token=place.key["secret"],
+            http_client=httpx2.AsyncClient(transport=transport),
+            max_retries=0,
+        ) as client:
+            work = client.beta.environments.work
+            with pytest.raises(types.BetaHeartbeatPreconditionFailedError) as lost:
+                await work.heartbeat(
+                    item["id"],
+                    environment_id=place.environment["id"],
+                    expected_last_heartbeat=str(time.time()),
+                )
+            assert lost.value.details.current_state.state == "active"
