@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlparse
 
 import roost
+from roost.guest.detached import runs
 
 PROGRAM = Path(roost.__file__).parent / "guest" / "interpreter.py"
 PLANTED = Path(__file__).parent / "planted_sdk"
@@ -71,13 +72,17 @@ class SmallContainer:
             with self.process:
                 pass
             self.end_turns()
-            shutil.rmtree(self.home)
+            while self.home.exists():  # what was just killed may have been writing
+                shutil.rmtree(self.home, ignore_errors=True)
 
     def end_turns(self) -> None:
+        """Kill turns that run, and no process that has got the number of one that has ended."""
         for name in ("started", "claim"):
             for path in self.home.glob(f".roost/turns/*/{name}"):
                 with suppress(OSError, ValueError):
-                    os.killpg(json.loads(path.read_text())["pid"], signal.SIGKILL)
+                    was = json.loads(path.read_text())
+                    if runs(was):
+                        os.killpg(was["pid"], signal.SIGKILL)
 
 
 class SmallPool:

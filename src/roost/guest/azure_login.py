@@ -84,9 +84,10 @@ async def _started(*command: str) -> asyncio.subprocess.Process:
 
 async def _ended(process: asyncio.subprocess.Process) -> None:
     """See to it that it is over, with all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    if process.returncode is None:  # else its number may be another's by now
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def _told(said: str) -> bool:

@@ -142,12 +142,12 @@ class DetachedTurn:
 
     def _is_gone(self) -> bool:
         was = _read(self.folder / "claim") or _read(self.folder / "started")
-        return was is not None and not _runs(was)
+        return was is not None and not runs(was)
 
     def process(self) -> int | None:
         """The process that runs, or has been started for that."""
         was = _read(self.folder / "claim") or _read(self.folder / "started")
-        return int(was["pid"]) if was is not None and _runs(was) else None
+        return int(was["pid"]) if was is not None and runs(was) else None
 
     def _errors(self) -> str:
         with suppress(OSError):
@@ -248,7 +248,8 @@ def _since(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def _runs(was: Json) -> bool:
+def runs(was: Json) -> bool:
+    """Whether that process is still there, and not another one with its number."""
     return bool(was["since"]) and _since(int(was["pid"])) == was["since"]
 
 
