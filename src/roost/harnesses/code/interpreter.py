@@ -15,13 +15,12 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from roost.domain.execution import ExecutionRequest, ExecutionResult
 from roost.errors import SandboxFailed
-from roost.harnesses.guest_frames import frame_of, frames_of
+from roost.harnesses.guest_frames import frame_of, greeted
 from roost.ports.sandbox import Process, Sandbox
 
 INSIDE: Final = "/run/roost/interpreter.py"
 """Where a sandbox shows the program."""
 
-_COMES_UP_WITHIN: Final = 60.0
 _ENDS_WITHIN: Final = 60.0  # seconds that are left to the program, which keeps time itself
 _DIED: Final = ExecutionResult(status="died", restarted=True)
 
@@ -116,20 +115,7 @@ class ResidentInterpreter:
         """The process, once it has said hello, and what it says then. :raises SandboxFailed:"""
         command = ["/bin/sh", "-c", 'exec python3 -I "$ROOST_INTERPRETER"']
         process = await self._sandbox.spawn(command, environ={"ROOST_INTERPRETER": INSIDE})
-        frames, hello = frames_of(process, "the interpreter"), None
-        try:
-            with anyio.move_on_after(_COMES_UP_WITHIN):
-                hello = await anext(frames, None)
-        finally:
-            if hello is None:
-                process.signal(9)
-        if hello is None:
-            said = process.errors()[-500:].decode(errors="replace").strip()
-            raise SandboxFailed(
-                f"the interpreter does not start in the sandbox: {said or 'no answer'}",
-                hint="It needs python3 in the sandbox's image, 3.9 or later.",
-            )
-        return process, frames
+        return process, await greeted(process, "the interpreter", "python3, 3.9 or later")
 
     def _take(self, frame: dict[str, Any]) -> None:
         if self._running and frame.pop("done", None) == self._running:

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 import roost
 from roost.errors import SandboxFailed
-from roost.harnesses.guest_frames import frames_of
+from roost.harnesses.guest_frames import greeted
 from roost.harnesses.messages.tools import ToolAnswer
 from roost.harnesses.permissions import Json
 from roost.ports.harness import Confinement
@@ -33,7 +33,6 @@ MOUNTS: Final = (
 )
 
 _LARGEST_IN: Final = 60 * 1024**2
-_COMES_UP_WITHIN: Final = 60.0
 _LONGEST: Final = 700.0  # seconds; the tools have shorter limits of their own
 
 
@@ -139,20 +138,7 @@ class GuestTools:
         start = 'exec python3 -I -S "$ROOST_TOOLS" . "$0" "$@"'
         command = ["/bin/sh", "-c", start, self._session_id, *map(str, self._bounds)]
         process = await self._sandbox.spawn(command, environ={"ROOST_TOOLS": INSIDE})
-        frames, hello = frames_of(process, "the agent's tools"), None
-        try:
-            with anyio.move_on_after(_COMES_UP_WITHIN):
-                hello = await anext(frames, None)
-        finally:
-            if hello is None:
-                process.signal(9)
-        if hello is None:
-            said = process.errors()[-500:].decode(errors="replace").strip()
-            raise SandboxFailed(
-                f"the agent's tools do not start in the sandbox: {said or 'no answer'}",
-                hint="They need python3 and bash in the sandbox's image.",
-            )
-        return process, frames
+        return process, await greeted(process, "the agent's tools", "python3 and bash")
 
     def _take(self, frame: Json) -> None:
         pending = self._pending.get(str(frame.get("done")))
