@@ -141,6 +141,21 @@ class Settings(BaseModel):
         None,
         description="The hosts that `allow_package_managers` stands for, such as `pypi.org,*.pythonhosted.org`; by default none.",
     )
+    package_environ: str | None = Field(
+        None,
+        description="Variables for installing an environment's packages, such as `PIP_INDEX_URL=https://pypi.example.com/simple`, with commas between.",
+    )
+    package_seconds: float = Field(
+        900.0, gt=0, description="How long installing an environment's packages may take."
+    )
+    package_disk: int = Field(
+        8192,
+        ge=0,
+        description="How much an environment's packages may take on disk while they are installed, in MiB; 0: no limit.",
+    )
+    package_days: float = Field(
+        30.0, gt=0, description="For how many days packages are kept that no session uses."
+    )
     git_urls: str = Field(
         "https://github.com",
         description="What the addresses of repositories that sessions are given may begin with, with commas between.",

@@ -485,6 +485,13 @@ class SandboxUnavailable(SandboxFailed):
     hint = "Run `roost doctor`: it says what is missing and how to get it."
 
 
+class PackagesFailed(RoostError):
+    """The environment's packages cannot be installed."""
+
+    code = "packages_failed"
+    hint = "Change the environment's packages, or send a message to try again."
+
+
 class BlobsFailed(RoostError):
     """The blob store cannot be reached, or refused a request."""
 

@@ -81,9 +81,19 @@ async def test_an_update_keeps_what_it_does_not_name(tmp_path: Path):
         ),
         ({"scope": "account"}, "scope: only 'organization' is served", "field_not_served"),
         (
-            {"config": {**LIMITED, "packages": {"pip": ["rich"]}}},
+            {"config": {"type": "cloud", "packages": {"pip": ["rich"]}}},
             "config.packages.pip: packages are not installed",
             "field_not_served",
+        ),
+        (
+            {"config": {**LIMITED, "packages": {"pip": ["rich"]}}},
+            "config.packages.pip: packages need `allow_package_managers`",
+            None,
+        ),
+        (
+            {"config": {"type": "cloud", "packages": {"npm": ["a", "--b"]}}},
+            "config.packages.npm.1: a package is named in one word",
+            None,
         ),
         (
             {

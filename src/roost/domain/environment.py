@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from roost.domain import address
+from roost.domain import address, packages
 from roost.domain.agent import merged
 from roost.domain.session import ON_HOST, MountScope, TrustLevel
 from roost.errors import ConfigTypeChanged, FieldNotServed, InvalidRequest
@@ -17,9 +17,8 @@ RESERVED: Final = "roost."
 
 _CHOICES: Final = {"trust_level": get_args(TrustLevel), "mount_scope": get_args(MountScope)}
 _DEFAULTS: Final = (*_CHOICES, "sandbox_fallback")
-_MANAGERS = ("apt", "cargo", "gem", "go", "npm", "pip")
+_OWN: Final = {"packages_failed": ("wait", "continue")}
 _UNRESTRICTED = {"type": "unrestricted"}
-_NO_PACKAGES: Body = {"type": "packages", **{manager: [] for manager in _MANAGERS}}
 
 
 def created(params: Mapping[str, Any], sandboxes: Sequence[str]) -> Body:
@@ -63,8 +62,13 @@ def defaults_of(body: Mapping[str, Any]) -> Body:
     return {name: value for name, value in noted.items() if value is not None}
 
 
+def goes_on_without_packages(body: Mapping[str, Any]) -> bool:
+    """Whether its sessions are to work without packages that cannot be installed."""
+    return bool((body.get("metadata") or {}).get(f"{RESERVED}packages_failed") == "continue")
+
+
 def _checked(metadata: dict[str, str], sandboxes: Sequence[str]) -> dict[str, str]:
-    choices = _CHOICES | {"sandbox_fallback": (*sandboxes, *ON_HOST)}
+    choices = _CHOICES | _OWN | {"sandbox_fallback": (*sandboxes, *ON_HOST)}
     for key, value in metadata.items():
         name = key.removeprefix(RESERVED)
         if name == key:
@@ -90,10 +94,11 @@ def _config(given: Body, before: Body | None) -> Body:
         )
     if given["type"] == "self_hosted":
         return {"type": "self_hosted"}
-    before = before or {"networking": _UNRESTRICTED, "packages": _NO_PACKAGES}
+    before = before or {"networking": _UNRESTRICTED, "packages": packages.NONE}
     networking = _networking(given.get("networking"), before["networking"])
-    _refuse_packages(given.get("packages") or {})
-    return {"type": "cloud", "networking": networking, "packages": before["packages"]}
+    wanted = packages.checked(given.get("packages") or {}, before["packages"])
+    _check_reach(networking, packages.installations(wanted))
+    return {"type": "cloud", "networking": networking, "packages": wanted}
 
 
 def _networking(given: Body | None, before: Body) -> Body:
@@ -118,12 +123,9 @@ _LIMITED: dict[str, Any] = {
 }
 
 
-def _refuse_packages(given: Body) -> None:
-    """Whoever names a package counts on it being there. An empty list asks for nothing."""
-    for manager in _MANAGERS:
-        if given.get(manager):
-            raise FieldNotServed(
-                f"config.packages.{manager}: packages are not installed for an environment yet",
-                hint="Let the agent install them (`pip install`, `npm install`), or build an image "
-                "that has them: `roost image build`.",
-            )
+def _check_reach(networking: Body, wanted: Sequence[packages.Installation]) -> None:
+    if wanted and networking["type"] == "limited" and not networking["allow_package_managers"]:
+        raise InvalidRequest(
+            f"config.packages.{wanted[0].manager}: packages need `allow_package_managers` where networking is "
+            "limited"
+        )

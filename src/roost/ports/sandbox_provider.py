@@ -110,6 +110,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     then what `spawn` is given, and nothing else (shells add `PWD`; a sandbox that does not isolate adds
     `ROOST_PLACE`, to find again what was started in it).
 
+    `layer` is the name of the packages that its system has (`ports/packages`), which are there by then.
+
     `generation` is the lease's: a sandbox of an older generation must be gone before a newer one is open,
     also if another server on this machine holds it.
     """
@@ -125,6 +127,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Sequence[Endpoint] = ()
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()
+    layer: str | None = None
 
     @property
     def shown(self) -> list[Mount]:

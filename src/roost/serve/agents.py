@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import anyio
+from msgspec.structs import replace
 
 from roost.config import Settings, words
 from roost.core.files.resources import Resources
@@ -18,6 +19,7 @@ from roost.core.records.skills import Skills
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
+from roost.core.sandbox.packages import PackageLayers, PackagePolicy
 from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
@@ -80,6 +82,7 @@ class Workforce:
     budgets: Budgets
     models: ModelServers
     validation: McpValidation
+    packages: PackageLayers
 
 
 @asynccontextmanager
@@ -105,17 +108,21 @@ async def open_workforce(
         vault = (settings.vault or settings.data / "vault").absolute()
         volumes = VaultVolumes(vault, settings.data.absolute())
         files, shared_workspaces = _files(settings, volumes, store, blobs, notifier, node)
-        offered = OfferedSandboxes(chosen(settings), others(settings), levels, volumes)
+        provider = chosen(settings)
+        offered = OfferedSandboxes(provider, others(settings), levels, volumes)
         refresh = OAuthRefresh(store.credentials, seal, way_out.outbound)
+        planner = SandboxPlanner(volumes, _policy(settings), budgets)
+        packages = PackageLayers(provider, planner, way_out, _packages(settings))
         sandboxes = Sandboxes(
             offered,
-            SandboxPlanner(volumes, _policy(settings), budgets),
+            planner,
             way_out,
             volumes=volumes,
             files=SessionFiles(files, shared_workspaces, volumes),
             belongings=SessionBelongings(
                 store.catalog, skills, resources, secrets, McpCredentials(secrets, refresh)
             ),
+            packages=packages,
             on_account=on_account,
         )
         context = HarnessContext(
@@ -133,7 +140,7 @@ async def open_workforce(
             archives = _archives(settings)
             kept = (sandboxes, trust, files, shared_workspaces, browse, archives)
             validation = McpValidation(refresh, way_out.outbound, seal)
-            yield Workforce(harnesses, choice, *kept, budgets, models, validation)
+            yield Workforce(harnesses, choice, *kept, budgets, models, validation, packages)
 
 
 def _egress(settings: Settings, models: ModelServers) -> EgressOptions:
@@ -225,6 +232,19 @@ def _policy(settings: Settings) -> SandboxPolicy:
         person=Path.home(),
         models=words(settings.models),
         limits=limits,
+    )
+
+
+def _packages(settings: Settings) -> PackagePolicy:
+    """:raises StartupError: one of the variables has no value"""
+    given = words(settings.package_environ or "")
+    if wrong := [each for each in given if "=" not in each]:
+        raise StartupError(f"ROOST_PACKAGE_ENVIRON: {wrong[0]!r} is not NAME=VALUE")
+    return PackagePolicy(
+        seconds=settings.package_seconds,
+        environ={name: value for name, _, value in (each.partition("=") for each in given)},
+        limits=replace(_policy(settings).limits, disk_bytes=settings.package_disk * 1024**2),
+        days=settings.package_days,
     )
 
 

@@ -242,6 +242,7 @@ async def _ground(settings: Settings) -> AsyncGenerator[_Ground, None]:
             ) as workforce,
             alongside(workforce.files.run),
             alongside(workforce.shared_workspaces.run),
+            alongside(workforce.packages.run),
             alongside(janitor.run),
             alongside(installation.run),
             alongside(sender.run),
@@ -445,7 +446,7 @@ def _deps(
     )
     agents, environments = (
         Agents(store.catalog, ground.skills, workforce.models.known),
-        Environments(store.catalog, fallbacks()),
+        Environments(store.catalog, fallbacks(), workforce.packages),
     )
     workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, prestart, ground.machine)

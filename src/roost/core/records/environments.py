@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from roost.core.access.permissions import check_owner
 from roost.domain import environment
-from roost.errors import EnvironmentArchived, EnvironmentNotFound, NotFound
+from roost.domain.packages import installations
+from roost.errors import EnvironmentArchived, EnvironmentNotFound, FieldNotServed, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
+
+
+class EnvironmentPackages(Protocol):
+    """Installs the packages of environments."""
+
+    async def check(self, config: Mapping[str, Any]) -> None:
+        """:raises FieldNotServed: they cannot be installed here, naming the manager"""
+        ...
+
+    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+        """Begin to install what the sessions of an environment will need. Never fails."""
+        ...
+
+
+class NoPackages:
+    """A server that installs none."""
+
+    async def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse whoever names one. :raises FieldNotServed:"""
+        for manager, _ in installations(config.get("packages") or {}):
+            raise FieldNotServed(f"config.packages.{manager}: packages are not installed here")
+
+    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+        """There is nothing to build."""
 
 
 class Environments:
@@ -19,9 +44,15 @@ class Environments:
     `sandboxes` are the names of those that their sessions may fall back to.
     """
 
-    def __init__(self, catalog: Catalog, sandboxes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        sandboxes: Sequence[str],
+        packages: EnvironmentPackages | None = None,
+    ) -> None:
         self._catalog = catalog
         self._sandboxes = sandboxes
+        self._packages = packages or NoPackages()
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new environment, the caller's.
@@ -29,7 +60,8 @@ class Environments:
         :raises InvalidRequest: naming the field :raises Conflict: its name
         """
         body = environment.created(params, self._sandboxes)
-        return await self._catalog.add(
+        await self._packages.check(body["config"])
+        made = await self._catalog.add(
             "environment",
             caller.tenant,
             mint("env"),
@@ -38,6 +70,8 @@ class Environments:
             created_by=caller.principal,
             ceiling=caller.trust_ceiling,
         )
+        await self._packages.build_ahead(body["config"])
+        return made
 
     async def get(self, tenant: str, environment_id: str) -> Record:
         """The environment of that id, if it is the tenant's.
@@ -66,8 +100,10 @@ class Environments:
                 )
             return environment.updated(record.body, params, self._sandboxes)
 
-        check_owner(caller, await self.get(caller.tenant, environment_id))
-        return await self._catalog.change(
+        found = await self.get(caller.tenant, environment_id)
+        check_owner(caller, found)
+        await self._packages.check(change(found)["config"])
+        changed = await self._catalog.change(
             "environment",
             caller.tenant,
             environment_id,
@@ -75,6 +111,8 @@ class Environments:
             unique_name=True,
             ceiling=caller.trust_ceiling,
         )
+        await self._packages.build_ahead(changed.body["config"])
+        return changed
 
     async def archive(self, caller: Key, environment_id: str) -> Record:
         """No new sessions on it; one way. :raises EnvironmentNotFound: :raises NotTheOwner:"""

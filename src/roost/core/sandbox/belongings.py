@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
@@ -37,19 +40,26 @@ class SessionBelongings:
         self._variables = SessionVariables(secrets)
         self._mcp = mcp
 
-    async def networking(self, session: Session) -> Networking:
-        """What its environment says. An environment that is gone allows nothing.
-
-        :raises RoostError: it sets limits, and the session is not isolated
-        """
+    async def environment(self, session: Session) -> Mapping[str, Any]:
+        """What its environment is; nothing if that is gone."""
         try:
             found = await self._catalog.get(
                 "environment", session.tenant, session.spec.environment_id
             )
         except NotFound:
+            return {}
+        return found.body
+
+    async def networking(self, session: Session) -> Networking:
+        """What its environment says. An environment that is gone allows nothing.
+
+        :raises RoostError: it sets limits, and the session is not isolated
+        """
+        found = await self.environment(session)
+        if not found:
             return Networking()
         servers = session.spec.agent.get("mcp_servers") or ()
-        allowed = networking_of(found.body.get("config") or {}, servers)
+        allowed = networking_of(found.get("config") or {}, servers)
         if session.spec.trust_level == "sandboxed":
             return allowed
         if allowed.kind == "limited":

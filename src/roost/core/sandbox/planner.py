@@ -5,7 +5,7 @@ Nothing here touches a disk, a store or a clock: what has to be looked up first 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +44,7 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What was looked up for a session before its sandbox is planned.
 
     `mounts` are its agent's program, its skills and its files. `quota_bytes` is that of the workspace it
-    shares, if there is one.
+    shares, if there is one. `layer` is the name of its environment's packages.
     """
 
     networking: Networking = Networking()
@@ -52,6 +52,7 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
     variables: Sequence[SessionVariable] = ()
     mounts: Sequence[Mount] = ()
     quota_bytes: int | None = None
+    layer: str | None = None
 
 
 class SandboxPlanner:
@@ -118,8 +119,29 @@ class SandboxPlanner:
             certificates=opened.certificates,
             authority=opened.authority,
             endpoints=opened.endpoints,
-            environ={**opened.environ, **self._environ(session)},
+            environ={**opened.environ, **self._environ(session), **_modules(inputs.layer)},
             limits=self._limits(inputs.quota_bytes),
+            layer=inputs.layer,
+        )
+
+    def build(
+        self,
+        layer: str,
+        volume: Volume,
+        opened: OpenGrant,
+        limits: SandboxLimits,
+        environ: Mapping[str, str],
+    ) -> Plan:
+        """What the sandbox is to be in which the packages of a layer are installed: nobody's, with nothing in it."""
+        return Plan(
+            session_id=f"layer-{layer}",
+            generation=1,
+            home=volume,
+            workspace=volume,
+            mounts=[Mount(self._policy.forwarder, FORWARDER), *opened.mounts],
+            endpoints=opened.endpoints,
+            environ={**opened.environ, **environ},
+            limits=limits,
         )
 
     def confinement(self, session: Session) -> Confinement | None:
@@ -158,3 +180,8 @@ class SandboxPlanner:
             return usual
         most = quota_bytes + _HOME_BYTES
         return replace(usual, disk_bytes=min(usual.disk_bytes or most, most))
+
+
+def _modules(layer: str | None) -> dict[str, str]:
+    """Where Node finds the packages of a layer: it looks for none that are installed for all."""
+    return {} if layer is None else {"NODE_PATH": "/usr/local/lib/node_modules"}

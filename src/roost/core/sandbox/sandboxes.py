@@ -22,12 +22,15 @@ from roost.core.sandbox.clones import cloned
 from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.on_demand import on_demand
+from roost.core.sandbox.packages import PackageLayers
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
-from roost.core.sandbox.reports import OnSpending, SandboxReports
+from roost.core.sandbox.reports import OnLack, OnSpending, SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
+from roost.domain.environment import goes_on_without_packages
 from roost.domain.session import Lease, Session, Spec
-from roost.errors import SandboxFailed
+from roost.errors import PackagesFailed, SandboxFailed
+from roost.ports.drafts import trouble
 from roost.ports.egress import Account, Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
 from roost.ports.sandbox import Sandbox, Stats
@@ -56,6 +59,7 @@ class Sandboxes:
         files: SessionFiles,
         belongings: SessionBelongings,
         on_account: OnAccount,
+        packages: PackageLayers | None = None,
     ) -> None:
         self.offered = offered
         self._planner = planner
@@ -63,6 +67,7 @@ class Sandboxes:
         self._volumes = volumes
         self.files = files
         self.belongings = belongings
+        self._packages = packages
         self._on_account = on_account
         self._open: dict[str, Sandbox] = {}
         self._opening = anyio.Semaphore(_OPENED_AT_ONCE)
@@ -72,6 +77,25 @@ class Sandboxes:
         to be known at once whether the files are on this node.
         """
         return harness.profile.on_demand and session.spec.workspace is None
+
+    async def layer(self, session: Session, say: OnLack) -> str | None:
+        """The packages of its environment, once they are there; `say` is told what is being installed meanwhile.
+
+        :raises PackagesFailed: they cannot be, and the session is not to go on without them
+        :raises SandboxFailed: nothing can be installed now
+        """
+        if self._packages is None:
+            return None
+        environment = await self.belongings.environment(session)
+        config, provider = environment.get("config") or {}, self.offered.provider_for(session.spec)
+        try:
+            return await self._packages.ready(config, provider, say)
+        except PackagesFailed as failed:
+            if not goes_on_without_packages(environment):
+                raise
+            text = f"{failed.message}\nThe agent works without the packages."
+            await say(trouble(failed.code, text, "retrying"))
+            return None
 
     @asynccontextmanager
     async def open(
@@ -84,6 +108,7 @@ class Sandboxes:
         the following, when its first command is spawned.
 
         :raises SandboxUnavailable: it cannot be made
+        :raises PackagesFailed: its environment's packages cannot be installed
         :raises BlobsFailed: its files cannot be restored
         :raises FilesElsewhere: it shares a workspace that is on another node
         :raises WorkspaceDeleted: the workspace it shares is gone
@@ -127,7 +152,8 @@ class Sandboxes:
         async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
             mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
-            inputs = replace(inputs, mounts=mounts)
+            layer = await self.layer(session, reports.lacks)
+            inputs = replace(inputs, mounts=mounts, layer=layer)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
             async with self.offered.provider_for(session.spec).open(plan) as bare:
                 self._open[session.id] = bare

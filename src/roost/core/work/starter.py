@@ -18,6 +18,7 @@ from roost.core.work.leased_log import LeasedLog
 from roost.core.work.prestart import Prestart
 from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
+from roost.domain.events import Draft
 from roost.domain.session import Lease, Session
 from roost.errors import HarnessUnavailable, SandboxUnavailable
 from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
@@ -66,6 +67,7 @@ class AgentStarter:
         """The session's agent, until the context ends. `resumed`: it may have worked before.
 
         :raises HarnessUnavailable: this server has no such harness
+        :raises PackagesFailed: its environment's packages cannot be installed
         :raises SandboxFailed: the sandbox cannot be opened though there should be one
         """
         past = partial(history, self._log, session)
@@ -87,6 +89,7 @@ class AgentStarter:
                     yield prestarted
                     return
             await self._wait_for_sandbox(log, session)
+            await self._wait_for_packages(reports, session)
             ahead = can_start_ahead(session, await self._log.inputs(session.id))
             brief = replace(brief, start=StartMode.of(resumed=resumed, ahead=ahead))
             await self.limit.begin(session.id)
@@ -116,6 +119,15 @@ class AgentStarter:
                     said = True
                     self.limit.end(session.id)  # others need not wait with it
                 await subscription.until_notified(_LOOK_AGAIN)
+
+    async def _wait_for_packages(self, reports: LoggedReports, session: Session) -> None:
+        """Wait until they are installed, which may take minutes. :raises PackagesFailed:"""
+
+        async def say(draft: Draft) -> None:
+            self.limit.end(session.id)  # others need not wait with it
+            await reports.lacks(draft)
+
+        await self._sandboxes.layer(session, say)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()

@@ -19,4 +19,4 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"  # where a machine has its own bwr
 
 def make(settings: Settings) -> BubblewrapProvider:
     """Make the provider from the settings; `SANDBOXES` names this function."""
-    return BubblewrapProvider(path=_PATH, roots=settings.data.resolve() / "roots")
+    return BubblewrapProvider(path=_PATH, data=settings.data.resolve())

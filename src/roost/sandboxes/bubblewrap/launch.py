@@ -30,7 +30,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox_provider import Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import recipe
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
-from roost.sandboxes.bubblewrap.root import CommandRoot, WritableRoot
+from roost.sandboxes.bubblewrap.root import CommandRoot, Root
 from roost.sandboxes.bubblewrap.stage import MountStage
 from roost.sandboxes.bubblewrap.tools import Tools
 from roost.sandboxes.cgroups import Group
@@ -51,6 +51,7 @@ class LaunchSetup(msgspec.Struct, frozen=True):
     stage: Path
     etc: Path
     filters: Sequence[bytes]
+    forged_owners: bytes
     roots: Path | None = None
     read_only: str = ""
 
@@ -69,7 +70,7 @@ class Launch:
         # An option that does nothing, to have the token in the process list.
         self._token = ["--unsetenv", token]
         self.root: Path | None = None
-        """What it writes to its root, once it is known what it becomes."""
+        """What it writes to its root, and nobody keeps; set when it is known what it becomes."""
         self.argv = [*before, f"/proc/{os.getpid()}/fd/{self._script}", *self._token]
 
     @property
@@ -110,7 +111,14 @@ class Launcher:
     They may set out at once; what they become is known when it is `settled`.
     """
 
-    def __init__(self, plan: Plan, group: Group | None, ground: LaunchSetup, token: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        group: Group | None,
+        ground: LaunchSetup,
+        token: str,
+        root: Root | None,
+    ) -> None:
         self.token = token
         self.group = group
         self.ports = {
@@ -119,9 +127,10 @@ class Launcher:
         self.takes_all = all(each.take for each in plan.endpoints if each.port is not None)
         self.held = ExitStack()
         """What is given back when the sandbox is gone."""
-        self.root = WritableRoot(ground.roots / token) if ground.roots else None
+        self.root = root
         self._plan = plan
         self._ground = ground
+        self._builds = root is not None and root.builds
         self._before = [
             *_rlimits(plan.limits, ground.tools, alone=group is None),
             *(_SHELL, "-c", _first(group), "sh"),
@@ -133,10 +142,13 @@ class Launcher:
         stage = MountStage(self._ground.stage, active=who.dropped)
         self._umask = "0002" if who.shared else "0022"
         self._environ = recipe.BASE_ENVIRON | dict(plan.environ)
-        self._arguments = recipe.arguments(plan, self._ground.etc, stage.shown)
+        etc = self._ground.etc if self.root is None else self.root.etc(self._ground.etc)
+        self._arguments = recipe.arguments(plan, etc, stage.shown, builds=self._builds)
         if self.root is not None:
             self.root.prepare(who)
             self._root = stage.shown(self.root.directory)
+            below = self.root.below().items()
+            self._below = {part: [*map(stage.shown, layers)] for part, layers in below}
         bwrap = [*_as_somebody(who, tools), _within_reach(tools.bwrap, stage)]
         staged = stage.build()
         if staged is not None:
@@ -148,7 +160,8 @@ class Launcher:
 
     def begin(self) -> Launch:
         """Start the chain of programs; what the last one becomes is said by `finish`."""
-        return Launch(self._before, self._ground.filters, self.token)
+        forged = [self._ground.forged_owners] if self._builds else []
+        return Launch(self._before, [*self._ground.filters, *forged], self.token)
 
     def finish(
         self, launch: Launch, argv: Sequence[str], environ: Mapping[str, str] | None, cwd: str
@@ -166,10 +179,12 @@ class Launcher:
         if self.root is None:
             return None
         try:
-            launch.root = self.root.command()
+            written = self.root.command()
         except OSError as error:
             raise SandboxFailed(f"there is no room for a command: {error}") from error
-        return CommandRoot([f"{self._root}/usr"], f"{self._root}/{launch.root.name}")
+        launch.root = None if self._builds else written
+        inner = written.relative_to(self.root.directory)
+        return CommandRoot(f"{self._root}/{inner}".removesuffix("/."), self._below, self._builds)
 
 
 def _first(group: Group | None) -> str:

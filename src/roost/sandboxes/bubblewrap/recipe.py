@@ -28,7 +28,7 @@ SCRATCH: Final = ("/mnt", "/srv")
 
 _APART: Final = """
     --unshare-user --unshare-pid --unshare-net --unshare-ipc --unshare-uts --unshare-cgroup
-    --disable-userns --uid 1000 --gid 1000 --hostname sandbox --die-with-parent --new-session
+    --disable-userns --hostname sandbox --die-with-parent --new-session
     --cap-drop ALL --clearenv
 """
 _SHARED_MEMORY_BYTES: Final = 64 * 1024**2
@@ -42,10 +42,16 @@ _RESERVED: Final = ("/usr", "/etc", "/proc", "/dev", "/sys", "/tmp", "/var")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def arguments(plan: Plan, etc: Path, shown: Callable[[Path], str]) -> list[str]:
-    """What is the same for every command of a sandbox; `shown` is where bwrap finds a host path."""
+def arguments(
+    plan: Plan, etc: Path, shown: Callable[[Path], str], *, builds: bool = False
+) -> list[str]:
+    """What is the same for every command of a sandbox; `shown` is where bwrap finds a host path.
+
+    `builds`: it may write to `etc`.
+    """
     return [
-        *_system(shown(etc)),
+        *_system(),
+        *("--bind" if builds else "--ro-bind", shown(etc), "/etc"),
         *_certificates(plan.certificates, etc, shown),
         *_proc(),
         *_temporary(plan.limits.tmp_bytes),
@@ -59,10 +65,19 @@ def root_arguments(root: CommandRoot | None, tmp_bytes: int) -> list[str]:
     if root is None:
         system = ["--ro-bind", "/usr", "/usr", *_rooms(["/opt"], tmp_bytes), "--dir", "/var"]
     else:
-        system = [word for lower in ("/usr", *root.lower) for word in ("--overlay-src", lower)]
-        system += ["--overlay", f"{root.directory}/usr", f"{root.directory}/work", "/usr"]
-        system += [word for room in ROOMS for word in ("--bind", root.directory + room, room)]
-    return [*_APART.split(), *system]
+        system = [word for part in ("/usr", *ROOMS) for word in _layered(root, part)]
+    user = "0" if root is not None and root.builds else "1000"
+    return [*_APART.split(), "--uid", user, "--gid", user, *system]
+
+
+def _layered(root: CommandRoot, part: str) -> list[str]:
+    """A directory of the root: what is below, and over it what the command writes."""
+    upper, below = root.directory + part, root.below.get(part) or ()
+    if not below:
+        return ["--bind", upper, part]
+    work = f"{root.directory}/work-{part.removeprefix('/')}"
+    sources = [word for lower in below for word in ("--overlay-src", lower)]
+    return [*sources, "--overlay", upper, work, part]
 
 
 def per_command(environ: Mapping[str, str], cwd: str, filters: Iterable[int]) -> list[str]:
@@ -110,7 +125,7 @@ def _is_within(target: str, folders: Iterable[str]) -> bool:
     return any(target == folder or target.startswith(f"{folder}/") for folder in folders)
 
 
-def _system(etc: str) -> list[str]:
+def _system() -> list[str]:
     made = []
     for folder in _ROOT_FOLDERS:
         path = Path("/", folder)
@@ -118,7 +133,7 @@ def _system(etc: str) -> list[str]:
             made += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
             made += ["--ro-bind", str(path), str(path)]
-    return [*made, "--ro-bind", etc, "/etc"]
+    return made
 
 
 def _certificates(file: Path | None, etc: Path, shown: Callable[[Path], str]) -> list[str]:

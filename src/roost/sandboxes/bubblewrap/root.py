@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ import msgspec
 
 from roost import disk
 from roost.sandboxes import sandbox_names
-from roost.sandboxes.bubblewrap.identity import SandboxIdentity
+from roost.sandboxes.bubblewrap.identity import SandboxIdentity, Uids, hand_over
 
 ROOMS: Final = ("/opt", "/var")
 """What is empty and writable besides the overlay."""
@@ -36,20 +36,29 @@ _DEEPER: Final = (
 
 
 class CommandRoot(msgspec.Struct, frozen=True):
-    """Where one command's writes go, and the layers below them, the lowest first; as bwrap finds them."""
+    """Where one command's writes go, as bwrap finds it, and the layers below, the lowest first.
 
-    lower: Sequence[str]
+    `below` has those of each directory of the root. `builds`: it is the superuser of a layer that is being built.
+    """
+
     directory: str
+    below: Mapping[str, Sequence[str]]
+    builds: bool = False
 
 
 class WritableRoot:
     """What one sandbox has for the roots of its commands. All of it blocks for some hundred microseconds.
 
+    `layer` has packages, over the machine's own system.
+
     :raises OSError: it cannot be made
     """
 
-    def __init__(self, directory: Path) -> None:
+    builds = False
+
+    def __init__(self, directory: Path, layer: Path | None = None) -> None:
         self.directory = directory
+        self._layer = layer
         self._numbers = itertools.count(1)
         self._owner: tuple[int, int] | None = None
 
@@ -65,9 +74,24 @@ class WritableRoot:
         """Room for one more command."""
         directory = self.directory / str(next(self._numbers))
         self._make(directory)
-        for name in ("usr", "work", *(room.removeprefix("/") for room in ROOMS)):
+        for name in ("usr", *(room.removeprefix("/") for room in ROOMS)):
             self._make(directory / name)
+            self._make(directory / f"work-{name}")
         return directory
+
+    def below(self) -> dict[str, list[Path]]:
+        """What is below, by the directory of the root; the lowest first."""
+        layers = {"/usr": [_SYSTEM], **{room: [] for room in ROOMS}}
+        for part, lower in layers.items():
+            found = self._layer and self._layer / part.removeprefix("/")
+            if found and found.is_dir() and any(found.iterdir()):
+                lower.append(found)
+        layers["/usr"].append(self.directory / "usr")
+        return layers
+
+    def etc(self, usual: Path) -> Path:
+        """What it has as `/etc`: a layer's, which was made of the usual one."""
+        return usual if self._layer is None else self._layer / "etc"
 
     def _make(self, directory: Path) -> None:
         os.mkdir(directory, 0o755)  # noqa: PTH102 - some thirty of them, whenever a sandbox is opened
@@ -76,6 +100,36 @@ class WritableRoot:
     def _own(self, directory: Path) -> None:
         if self._owner is not None:
             os.chown(directory, *self._owner)
+
+
+class BuildRoot:
+    """The root of a layer that is being built: all of it is kept. It is made by `layers`, for one command."""
+
+    builds = True
+
+    def __init__(self, directory: Path, uids: Uids) -> None:
+        self.directory = directory
+        self._uids = uids
+
+    def prepare(self, who: SandboxIdentity) -> None:
+        """Make it the build's own. Blocks for some hundred milliseconds. :raises OSError:"""
+        if who.dropped:
+            hand_over(self.directory, who, self._uids, shared=False)
+
+    def command(self) -> Path:
+        """Where the command writes."""
+        return self.directory
+
+    def below(self) -> dict[str, list[Path]]:
+        """The machine's own system."""
+        return {"/usr": [_SYSTEM]}
+
+    def etc(self, usual: Path) -> Path:
+        """Its own."""
+        return self.directory / "etc"
+
+
+Root = WritableRoot | BuildRoot
 
 
 def writable_directories(system: Path = _SYSTEM) -> Iterator[str]:

@@ -57,6 +57,20 @@ def filters(machine: str) -> tuple[bytes, bytes]:
     return _packed(refusing(machine)), _packed(known(machine))
 
 
+def forged_owners(machine: str) -> bytes:
+    """A third program, for builds of layers: to change the owner of a file works, and does nothing.
+
+    A build is the superuser of a namespace with a single user, and the kernel refuses all others, which package
+    managers take for a failure. The owner of what they install is nobody's in the end.
+    """
+    numbers = NUMBERS[machine]
+    program = _opening(machine)
+    for name in ("chown", "fchown", "lchown", "fchownat"):
+        if name in numbers:
+            program += _when(numbers[name], [_refuse(0)])
+    return _packed([*program, _ALLOW])
+
+
 def refusing(machine: str) -> Program:
     """Everything but what is refused by name or by argument."""
     numbers = NUMBERS[machine]

@@ -1,0 +1,294 @@
+"""Packages of environments: installed once on this node, before the first agent that has them starts.
+
+Each build is a task of the node, so that it goes on when the session that asked for it is interrupted, and is
+there for all that wait for it. Nothing of it is in a session's log but what is said to those who wait. A build that is
+killed leaves nothing that counts: the session is claimed again, and asks for the same layer, which is built anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from roost.core.sandbox.loopback import with_ports
+from roost.core.sandbox.networking import networking_of
+from roost.core.sandbox.planner import SandboxPlanner
+from roost.domain import packages as rules
+from roost.domain.events import Draft
+from roost.domain.packages import MARK, Installation
+from roost.errors import FieldNotServed, PackagesFailed, RoostError, SandboxFailed
+from roost.ports.drafts import new_draft
+from roost.ports.egress import Account, Egress, Grant, OpenGrant, RefusalReport
+from roost.ports.packages import PackageProvider
+from roost.ports.sandbox import Sandbox
+from roost.ports.sandbox_provider import Plan, SandboxLimits, SandboxProvider, Volume
+
+_log = logging.getLogger(__name__)
+_LINES_TOLD: Final = 20
+_LINE_LENGTH: Final = 400
+_FAILURE_SECONDS: Final = 60.0
+_COLLECT_SECONDS: Final = 3600.0
+_AT_ONCE: Final = 2
+
+Say = Callable[[Draft], Awaitable[None]]
+
+
+class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator gives to builds, and for how many days layers are kept that nobody uses.
+
+    `environ` is what package managers are told: mirrors, for example.
+    """
+
+    seconds: float = 900.0
+    environ: Mapping[str, str] = {}
+    limits: SandboxLimits = SandboxLimits()
+    days: float = 30.0
+
+
+class _Build:
+    """One layer that is being built; `steps` are what was begun so far."""
+
+    def __init__(self) -> None:
+        self.steps: list[Installation] = []
+        self.failure: PackagesFailed | None = None
+        self.ended: float | None = None
+        self._changed = anyio.Event()
+
+    def begin(self, step: Installation) -> None:
+        """A manager begins to install."""
+        self.steps.append(step)
+        self._tell()
+
+    def end(self, failure: PackagesFailed | None) -> None:
+        """It is there, or failed."""
+        self.failure = failure
+        self.ended = anyio.current_time()
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def followed(self) -> AsyncGenerator[Installation, None]:
+        """Each step as it begins, until it has ended."""
+        told = 0
+        while True:
+            changed = self._changed
+            for step in self.steps[told:]:
+                told += 1
+                yield step
+            if self.ended is not None:
+                return
+            if told == len(self.steps):
+                await changed.wait()
+
+
+class PackageLayers:
+    """The layers of this node. `provider` is the one that sessions get."""
+
+    def __init__(
+        self,
+        provider: SandboxProvider,
+        planner: SandboxPlanner,
+        egress: Egress,
+        policy: PackagePolicy,
+    ) -> None:
+        self._provider = provider
+        self._planner = planner
+        self._egress = egress
+        self._policy = policy
+        self._builds: dict[str, _Build] = {}
+        self._tasks: TaskGroup | None = None
+        self._turns = anyio.Semaphore(_AT_ONCE)
+
+    async def run(self) -> None:
+        """Build what is asked for, and remove what nobody uses, until cancelled."""
+        async with anyio.create_task_group() as self._tasks:
+            while True:
+                if isinstance(self._provider, PackageProvider):
+                    try:
+                        await self._provider.collect(self._policy.days)
+                    except SandboxFailed as error:
+                        _log.warning("layers: %s", error.message, extra={"action": "collect"})
+                await anyio.sleep(_COLLECT_SECONDS)
+
+    async def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse an environment whose packages this server cannot install.
+
+        :raises FieldNotServed: naming the manager
+        """
+        for manager, _ in rules.installations(config.get("packages") or {}):
+            lack = await self._lack(manager)
+            if lack is not None:
+                raise FieldNotServed(
+                    f"config.packages.{manager}: {lack}",
+                    hint="Install it on the machine, leave these packages out, or let the agent install them.",
+                )
+
+    async def _lack(self, manager: str) -> str | None:
+        if not isinstance(self._provider, PackageProvider):
+            return f"packages are not installed in {self._provider.name} sandboxes"
+        try:
+            return await self._provider.lack([manager])
+        except SandboxFailed as error:
+            return error.message
+
+    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+        """Begin to build what the sessions of an environment will need. Never fails."""
+        try:
+            if rules.installations(config.get("packages") or {}):
+                await self._wanted(config)
+        except RoostError as error:  # whoever needs it is told
+            _log.warning("cannot build ahead: %s", error.message, extra={"action": "layer"})
+
+    async def ready(
+        self, config: Mapping[str, Any], provider: SandboxProvider, say: Say
+    ) -> str | None:
+        """The layer that a session of such an environment has; None if it needs none.
+
+        Waits until it is there; `say` is told what is being installed meanwhile.
+
+        :raises PackagesFailed: they cannot be installed :raises SandboxFailed: nothing can be, now
+        """
+        if not rules.installations(config.get("packages") or {}):
+            return None
+        if provider is not self._provider:
+            raise PackagesFailed(f"packages are not installed in {provider.name} sandboxes")
+        layer, build = await self._wanted(config)
+        if build is not None and build.ended is None:
+            began = anyio.current_time()
+            async for manager, packages in build.followed():
+                named = {"manager": manager, "packages": list(packages)}
+                await say(new_draft("roost.packages_installing", **named))
+            if build.failure is None:
+                seconds = round(anyio.current_time() - began, 1)
+                await say(new_draft("roost.packages_installed", waited_seconds=seconds))
+        if build is not None and build.failure is not None:
+            raise build.failure
+        return layer
+
+    async def _wanted(self, config: Mapping[str, Any]) -> tuple[str, _Build | None]:
+        """The layer's name, and its build unless it is there."""
+        if not isinstance(self._provider, PackageProvider) or self._tasks is None:
+            raise PackagesFailed(f"packages are not installed in {self._provider.name} sandboxes")
+        layer, is_there = await self._provider.layer_of(config["packages"])
+        if is_there:
+            self._builds.pop(layer, None)
+            return layer, None
+        build = self._builds.get(layer)
+        if build is None or _is_over(build):
+            build = self._builds[layer] = _Build()
+            self._tasks.start_soon(self._built, self._provider, layer, config, build)
+        return layer, build
+
+    async def _built(
+        self, provider: PackageProvider, layer: str, config: Mapping[str, Any], build: _Build
+    ) -> None:
+        failure: PackagesFailed | None = PackagesFailed("the server is stopping")
+        wanted = rules.installations(config["packages"])
+        try:
+            async with self._turns:
+                with anyio.fail_after(self._policy.seconds):
+                    await self._install(provider, layer, config, wanted, build)
+            failure = None
+        except TimeoutError:
+            at = build.steps[-1] if build.steps else wanted[0]
+            seconds = round(self._policy.seconds)
+            failure = _failed(at, f"it took longer than {seconds} seconds")
+        except PackagesFailed as error:
+            failure = error
+        except RoostError as error:
+            failure = PackagesFailed(f"the packages cannot be installed: {error.message}")
+        except Exception as error:  # noqa: BLE001 - whoever waits is told, and the node goes on
+            _log.exception("a layer cannot be built", extra={"action": "layer"})
+            failure = PackagesFailed(f"the packages cannot be installed: {error}")
+        finally:
+            if failure is not None:
+                _log.warning("packages: %s", failure.message, extra={"action": "layer"})
+            build.end(failure)
+
+    async def _install(
+        self,
+        provider: PackageProvider,
+        layer: str,
+        config: Mapping[str, Any],
+        wanted: list[Installation],
+        build: _Build,
+    ) -> None:
+        refused: list[RefusalReport] = []
+        grant = Grant(
+            session_id=f"layer-{layer}",
+            generation=1,
+            account=_nothing,
+            refused=partial(_noted, refused),
+            api="",
+            networking=networking_of(config),
+        )
+        async with self._egress.open(grant) as granted:
+            plan = partial(self._plan, granted)
+            async with provider.building(config["packages"], plan) as sandbox:
+                if sandbox is None:
+                    return
+                said = await self._run(with_ports(sandbox, granted.endpoints), wanted, build)
+                if said is not None:
+                    told = [f"the sandbox may not reach {each.host}" for each in refused[:3]]
+                    step = build.steps[-1] if build.steps else wanted[0]
+                    raise _failed(step, "\n".join([*said, *told]))
+
+    def _plan(self, granted: OpenGrant, layer: str, volume: Volume) -> Plan:
+        return self._planner.build(
+            layer, volume, granted, self._policy.limits, self._policy.environ
+        )
+
+    async def _run(
+        self, sandbox: Sandbox, wanted: list[Installation], build: _Build
+    ) -> list[str] | None:
+        """The last lines that were said, if it fails."""
+        process = await sandbox.spawn(["/bin/sh", "-c", rules.script(wanted)])
+        lines: deque[str] = deque(maxlen=_LINES_TOLD)
+        rest = b""
+        while data := await process.receive():
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                self._heard(line.decode(errors="replace"), lines, wanted, build)
+            rest = rest[-_LINE_LENGTH:]
+        lines.append(rest.decode(errors="replace"))
+        return None if await process.wait() == 0 else [line for line in lines if line.strip()]
+
+    def _heard(
+        self, line: str, lines: deque[str], wanted: list[Installation], build: _Build
+    ) -> None:
+        manager, _, packages = line.removeprefix(MARK).partition(" ")
+        if line.startswith(MARK) and manager in {each.manager for each in wanted}:
+            lines.clear()
+            build.begin(Installation(manager, packages.split()))
+        else:
+            lines.append(line[:_LINE_LENGTH])
+
+
+def _failed(at: Installation, said: str) -> PackagesFailed:
+    named = ", ".join(rules.culprits(at, said))
+    return PackagesFailed(f"{at.manager} could not install {named}:\n{said}")
+
+
+def _is_over(build: _Build) -> bool:
+    """Whether it may be tried again: many sessions that wait for one that fails must not build it in turn."""
+    ended = build.ended
+    if ended is None:
+        return False
+    return build.failure is None or anyio.current_time() > ended + _FAILURE_SECONDS
+
+
+async def _nothing(account: Account) -> None:
+    """A build has no model to ask."""
+
+
+async def _noted(refused: list[RefusalReport], report: RefusalReport) -> None:
+    refused.append(report)

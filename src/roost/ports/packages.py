@@ -1,0 +1,55 @@
+"""Sandboxes whose system can have packages: installed once into a layer, which any number of sandboxes then share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from roost.ports.sandbox import Sandbox
+from roost.ports.sandbox_provider import Plan, Volume
+
+PlanBuild = Callable[[str, Volume], Plan]
+"""Makes the plan of a layer's build, from the layer's name and a volume for what the build does not keep."""
+
+
+@runtime_checkable
+class PackageProvider(Protocol):
+    """A provider of sandboxes (`ports/sandbox_provider`) that also has layers, on this machine's disk.
+
+    A layer is named by what is in it: the packages, and the system that they were installed on. It is there as a
+    whole or not at all, whenever this process or the machine is killed.
+    """
+
+    async def lack(self, managers: Collection[str]) -> str | None:
+        """Why it cannot install with these managers on this machine; None if it can.
+
+        Called when an environment is saved, and before a layer is built.
+        """
+        ...
+
+    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
+        """The name of the layer that has these packages, and whether it is there. It is then kept for a while.
+
+        :raises SandboxUnavailable: this machine cannot give a sandbox now
+        """
+        ...
+
+    def building(
+        self, packages: Mapping[str, Any], plan: PlanBuild
+    ) -> AbstractAsyncContextManager[Sandbox | None]:
+        """A sandbox in which to install the packages of their layer, for one command, which is the superuser of its own
+        system and of nothing else. The layer is there once the body has ended; if it fails, nothing is left of it.
+
+        Waits while another server builds it. None: it is there by now.
+
+        :raises SandboxUnavailable: it cannot be made
+        """
+        ...
+
+    async def collect(self, days: float) -> None:
+        """Remove layers that no sandbox has had for so long, and what killed builds have left.
+
+        Called when a server starts, and now and then.
+        """
+        ...

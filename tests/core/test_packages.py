@@ -1,0 +1,169 @@
+"""Packages of environments are built once on a node, whoever waits for them, and however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from tests.core.test_sandboxes import FakeEgress, FakeProvider, FakeSandbox
+
+from roost.core.concurrency import alongside
+from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.packages import PackageLayers, PackagePolicy
+from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
+from roost.domain import packages
+from roost.domain.events import Draft
+from roost.errors import FieldNotServed, PackagesFailed
+from roost.ports.packages import PlanBuild
+from roost.ports.sandbox_provider import LocalVolume, Plan
+from roost.sandboxes.volumes import VaultVolumes
+
+CONFIG = {
+    "type": "cloud",
+    "networking": {"type": "unrestricted"},
+    "packages": packages.checked({"apt": ["jq"], "pip": ["pandas"]}, packages.NONE),
+}
+FAILS = f"{packages.MARK}pip pandas\nERROR: pandas is no more\n"
+
+
+class Installing:
+    """A command that says these words, waits until it may end, and ends with this code."""
+
+    def __init__(self, said: str, code: int, may_end: anyio.Event) -> None:
+        self._said = [said.encode()]
+        self._code = code
+        self._may_end = may_end
+
+    async def receive(self, limit: int = 65536) -> bytes:
+        if self._said:
+            return self._said.pop()
+        await self._may_end.wait()
+        return b""
+
+    async def wait(self) -> int:
+        return self._code
+
+
+class BuildSandbox(FakeSandbox):
+    def __init__(self, process: Installing) -> None:
+        self._process = process
+
+    async def spawn(self, argv: Sequence[str], **options: Any) -> Any:
+        return self._process
+
+
+class BuildingProvider(FakeProvider):
+    """Its builds say `said` and end with `code`, once they `may_end`."""
+
+    def __init__(self, said: str = "", code: int = 0) -> None:
+        super().__init__()
+        self._said = said
+        self._code = code
+        self.may_end = anyio.Event()
+        self.builds: list[Plan] = []
+        self.there = False
+
+    async def lack(self, managers: Collection[str]) -> str | None:
+        return "no apt here" if "apt" in managers else None
+
+    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
+        return "layer", self.there
+
+    @asynccontextmanager
+    async def building(
+        self, packages: Mapping[str, Any], plan: PlanBuild
+    ) -> AsyncGenerator[BuildSandbox, None]:
+        self.builds.append(plan("layer", LocalVolume(Path("/build"))))
+        yield BuildSandbox(Installing(self._said, self._code, self.may_end))
+        self.there = True
+
+    async def collect(self, days: float) -> None:
+        pass
+
+
+@asynccontextmanager
+async def layers_of(
+    provider: FakeProvider, data: Path, **policy: Any
+) -> AsyncGenerator[PackageLayers, None]:
+    forwarding = SandboxPolicy(forwarder=Path("/forward"), person=Path("/home/me"))
+    planner = SandboxPlanner(VaultVolumes(data / "vault", data), forwarding, Budgets())
+    layers = PackageLayers(provider, planner, FakeEgress(), PackagePolicy(**policy))  # type: ignore[arg-type]
+    async with alongside(layers.run):
+        await anyio.wait_all_tasks_blocked()
+        yield layers
+
+
+async def test_all_that_wait_are_told_and_it_is_built_once(tmp_path: Path):
+    said: list[list[Draft]] = [[], []]
+    provider = BuildingProvider(f"{packages.MARK}apt jq\nget\n{packages.MARK}pip pandas\n")
+    async with layers_of(provider, tmp_path, environ={"A": "b"}) as layers:
+
+        async def wait(told: list[Draft]) -> None:
+            async def say(draft: Draft) -> None:
+                told.append(draft)
+
+            assert await layers.ready(CONFIG, provider, say) == "layer"  # type: ignore[arg-type]
+
+        async with anyio.create_task_group() as tasks:
+            for told in said:
+                tasks.start_soon(wait, told)
+            await anyio.wait_all_tasks_blocked()
+            provider.may_end.set()
+        third: list[Draft] = []
+        await wait(third)
+    [plan] = provider.builds
+    assert (plan.session_id, dict(plan.environ)) == ("layer-layer", {"DOOR": "1", "A": "b"})
+    for told in said:
+        assert [draft.type for draft in told] == [
+            "roost.packages_installing",
+            "roost.packages_installing",
+            "roost.packages_installed",
+        ]
+        named = [msgspec.json.decode(draft.body).get("manager") for draft in told]
+        assert named == ["apt", "pip", None]
+    assert third == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends", "message"),
+    [
+        ({}, True, "pip could not install pandas:\nERROR: pandas is no more"),
+        ({"seconds": 0.1}, False, "pip could not install pandas:\nit took longer than"),
+    ],
+    ids=["fails", "hangs"],
+)
+async def test_a_failure_is_told_to_all_and_not_tried_again_at_once(
+    tmp_path: Path, policy: dict[str, float], ends: bool, message: str
+):
+    async def say(draft: Draft) -> None:
+        pass
+
+    provider = BuildingProvider(FAILS, code=1)
+    if ends:
+        provider.may_end.set()
+    async with layers_of(provider, tmp_path, **policy) as layers:
+        for _ in range(2):
+            with pytest.raises(PackagesFailed) as failure:
+                await layers.ready(CONFIG, provider, say)  # type: ignore[arg-type]
+            assert failure.value.message.startswith(message)
+    assert len(provider.builds) == 1
+    assert not provider.there
+
+
+async def test_what_cannot_be_installed_is_refused_by_name(tmp_path: Path):
+    other = FakeProvider()
+    async with layers_of(BuildingProvider(), tmp_path) as layers:
+        with pytest.raises(FieldNotServed, match=r"^config\.packages\.apt: no apt here$"):
+            await layers.check(CONFIG)
+        with pytest.raises(PackagesFailed, match="not installed in fake sandboxes"):
+            await layers.ready(CONFIG, other, None)  # type: ignore[arg-type]
+        assert await layers.ready({"type": "self_hosted"}, other, None) is None  # type: ignore[arg-type]
+    async with layers_of(other, tmp_path) as none:
+        with pytest.raises(FieldNotServed, match="apt: packages are not installed in fake"):
+            await none.check(CONFIG)
+        await none.build_ahead(CONFIG)
