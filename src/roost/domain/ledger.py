@@ -71,6 +71,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     unblocks: Sequence[str] = ()
     turn: TurnMark = TurnMark.NONE
 
+    @property
+    def reckons(self) -> bool:
+        """Whether it changes what the session waits for, or what it has used."""
+        return bool(self.blocks or self.unblocks or self.spent or self.counted)
+
 
 MOST_ENTRIES = 1_000_000  # of a log that takes messages
 _RESERVE = 100  # slots of a queue for interrupts and answers only
@@ -162,7 +167,7 @@ def _check_reserve(state: State, drafts: Sequence[Draft], over: int) -> None:
 def work(state: State, lease: Lease, batch: Batch, moment: Moment) -> Change:
     """What a runner did. :raises LeaseLost: the session was claimed by another since."""
     _fence(state, lease)
-    return _written(state, batch, moment).change()
+    return _written(state, batch, moment).change(before=state)
 
 
 def rest(
@@ -311,27 +316,35 @@ def _fence(state: State, lease: Lease) -> None:
 
 def _written(state: State, batch: Batch, moment: Moment) -> LedgerWriter:
     writer = LedgerWriter(state, moment)
-    if batch.turn is TurnMark.END:
-        writer.state = replace(writer.state, turn=None)
-    if batch.turn is TurnMark.BEGIN:
+    move, mark = batch.move, batch.turn
+    if mark is TurnMark.BEGIN:
         writer.begin(batch.takes)
     else:
+        if mark is TurnMark.END:
+            writer.state = replace(writer.state, turn=None)
         writer.consume(batch.takes)
-    if batch.move is Move.RECOVER:
-        writer.move_if_it_can(Move.RECOVER)  # said before the output that shows it
+    if move is Move.RECOVER:
+        writer.move_if_it_can(move)  # said before the output that shows it
     for draft in batch.drafts:
         writer.write(draft)
-    if batch.move is Move.RETRY:
-        writer.move_if_it_can(Move.RETRY)  # said after the error that caused it
-    gone = set(batch.unblocks)
-    writer.close_calls(p for p in writer.state.pending if p.event_id in gone)
-    kept = tuple(p for p in writer.state.pending if p.event_id not in gone)
-    writer.state = replace(
-        writer.state,
-        pending=kept + tuple(batch.blocks),
-        usage=writer.state.usage.plus(batch.spent) if batch.spent else writer.state.usage,
-        spent=writer.state.spent.plus(batch.counted) if batch.counted else writer.state.spent,
-    )
-    if batch.move is Move.END:
+    if move is Move.RETRY:
+        writer.move_if_it_can(move)  # said after the error that caused it
+    if batch.reckons:  # else the state stays the same object, as `Change.only_counts` has it
+        _reckon(writer, batch)
+    if move is Move.END:
         writer.end()
     return writer
+
+
+def _reckon(writer: LedgerWriter, batch: Batch) -> None:
+    """Note what the session waits for after this batch, and what it has used."""
+    gone = set(batch.unblocks)
+    writer.close_calls(p for p in writer.state.pending if p.event_id in gone)
+    state = writer.state
+    kept = tuple(p for p in state.pending if p.event_id not in gone)
+    writer.state = replace(
+        state,
+        pending=kept + tuple(batch.blocks),
+        usage=state.usage.plus(batch.spent) if batch.spent else state.usage,
+        spent=state.spent.plus(batch.counted) if batch.counted else state.spent,
+    )

@@ -58,6 +58,19 @@ def _slots(event: Draft | Entry) -> int:
 class LedgerWriter:
     """Writes entries one after the other, and keeps the state that goes with them."""
 
+    __slots__ = (
+        "_first",
+        "_new_id",
+        "_sent",
+        "consumed",
+        "entries",
+        "head",
+        "now",
+        "opened",
+        "queued",
+        "state",
+    )
+
     def __init__(self, state: State, moment: Moment) -> None:
         self.state = state
         # These are counted here, and put into the state once, at the end.
@@ -86,7 +99,7 @@ class LedgerWriter:
 
     def say(self, type: str, **fields: Any) -> Entry:
         """One entry that the rules add by themselves."""
-        return self.write(Draft.of(type, self._new_id(), **fields))
+        return self.write(Draft.of_fields(type, self._new_id(), fields))
 
     def hear(self, draft: Draft) -> str | None:
         """Queue one input, and say what kind of thing it is to an idle session."""
@@ -216,13 +229,14 @@ class LedgerWriter:
 
     def move(self, move: Move) -> None:
         """Another status, and the entries that say so."""
-        before, after = self.state.status, step(self.state.status, move)
-        if after is Status.RUNNING and before is Status.IDLE:
-            self.state = replace(self.state, active_since=self.now)
-        if after in (Status.IDLE, Status.TERMINATED) and self.state.active_since:
-            worked = self.state.active + self.now - self.state.active_since
-            self.state = replace(self.state, active=worked, active_since=0)
-        self.state = replace(self.state, status=after)
+        before = self.state
+        after = step(before.status, move)
+        since, active = before.active_since, before.active
+        if after is Status.RUNNING:
+            since = self.now if before.status is Status.IDLE else since
+        elif since and after in (Status.IDLE, Status.TERMINATED):
+            since, active = 0, active + self.now - since
+        self.state = replace(before, status=after, active=active, active_since=since)
         if move is Move.RETRY:
             self._announce("rescheduled")
         elif after is Status.RUNNING:
@@ -247,10 +261,7 @@ class LedgerWriter:
         self.say(f"session.status_{status}", trust_level=self.state.trust_level)
         self._thread(status)
 
-    def _thread(self, status: str, **fields: Any) -> None:
-        self.say(
-            f"session.thread_status_{status}",
-            session_thread_id=self.state.thread_id,
-            agent_name=self.state.agent_name,
-            **fields,
-        )
+    def _thread(self, status: str, **more: Any) -> None:
+        state = self.state
+        fields = {"session_thread_id": state.thread_id, "agent_name": state.agent_name, **more}
+        self.write(Draft.of_fields(f"session.thread_status_{status}", self._new_id(), fields))

@@ -266,6 +266,8 @@ class SqlTransaction(WriteBatch):
 
 def _taken_at_once(change: Change) -> dict[int, int]:
     """For each new input where it was taken up; 0: it waits."""
+    if not change.opened:
+        return {}
     if not change.consumed:
         return {entry.seq: 0 for entry in change.opened}
     again = {entry.id: entry.seq for entry in change.entries}

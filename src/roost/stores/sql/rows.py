@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -22,11 +23,12 @@ _decode_spec = msgspec.json.Decoder(Spec).decode
 
 _IN_COLUMNS: Final = ("status", "owner", "active_since", "archived_at")
 _IN_HEADS: Final = ("head", "queued", "sent", "sent_at")
-_IN_REST: Final = tuple(
-    (name, key)
+_IN_REST: Final = {
+    name: key
     for name, key in zip(State.__struct_fields__, State.__struct_encode_fields__, strict=True)
     if name not in _IN_COLUMNS + _IN_HEADS
-)
+}
+_rest_in = attrgetter(*_IN_REST)
 
 SESSION_COLUMNS = """
        s.num, s.id, s.tenant, s.created_at, h.updated_at,
@@ -168,7 +170,7 @@ def spec_of(spec: bytes) -> Spec:
 
 def state_columns(state: State) -> Row:
     """status, owner, active_since, archived_at, rest."""
-    rest = {key: getattr(state, name) for name, key in _IN_REST}
+    rest = dict(zip(_IN_REST.values(), _rest_in(state), strict=True))
     return (
         state.status.value,
         state.owner or "",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
 from roost.domain import ledger
+from roost.domain.events import Entry
 from roost.domain.session import Lease
 from roost.errors import LeaseLost
-from roost.stores.sql.log import SqlLog
+from roost.stores.sql.log import SqlLog, waiting_inputs
 from roost.stores.sql.rows import Row
 from roost.stores.sqlite.nodes import Renew
 from roost.stores.sqlite.readers import SqliteReaders
@@ -40,12 +42,22 @@ class SqliteLog(SqlLog):
     def __init__(self, writer: SqliteWriter, readers: SqliteReaders) -> None:
         super().__init__(writer, readers)
         self._sqlite = writer
+        self._readers = readers
 
     async def claim(self, node: str, limit: int) -> list[Lease]:
         return await self._sqlite.do(SqliteClaim(node, limit))
 
     async def renew(self, node: str, ttl: float) -> None:
         await self._sqlite.do(Renew(node, ttl))
+
+    async def inputs(self, session_id: str, types: Sequence[str] = ()) -> list[Entry]:
+        """Of a session that is written to just now, from memory: mostly there are none."""
+        settled = self._sqlite.settled(session_id)
+        if settled is not None and not settled.state.queued:
+            return []
+        if not self._sqlite.remembers(session_id):
+            return await super().inputs(session_id, types)
+        return await self._readers.read_here(lambda rows: waiting_inputs(rows, session_id, types))
 
 
 class SqliteClaim(msgspec.Struct, frozen=True):

@@ -67,6 +67,9 @@ class _RowsStatement:
 
     def run(self, cursor: apsw.Cursor, rows: Sequence[Row]) -> None:
         """Write the rows, in their order."""
+        if len(rows) == 1:
+            cursor.execute(self._for[1], rows[0])
+            return
         for at in range(0, len(rows), MOST_ROWS):
             some = rows[at : at + MOST_ROWS]
             cursor.execute(self._for[len(some)], tuple(chain(*some)))
@@ -216,20 +219,25 @@ class SqliteTransaction(SqlTransaction):
         """Write out what waits in the lists."""
         if self._entries:
             _WRITE.run(self._cursor, self._entries)
+            self._entries = []
         if self._taken:
             self._run(_TAKE, self._taken)
+            self._taken = []
         if self._advanced:
             _ADVANCE.run(self._cursor, [head_columns(s) for s in self._advanced.values()])
+            self._advanced = {}
         if self._stepped:
             self._run(_STEP, [(*state_columns(s.state), s.num) for s in self._stepped.values()])
+            self._stepped = {}
         if self._receipts:
             known = self._receipts.items()
             self._run(
                 _REMEMBER, [(num, key, mark, entry.seq) for (num, key), (mark, entry) in known]
             )
+            self._receipts = {}
         if self._told:
             self._run(TELL, self._told)
-        self._clear()
+            self._told = []
 
     # What operations do
 
