@@ -73,7 +73,7 @@ async def _execute(pool_call: PoolCall) -> ASGIApp:
         raise InvalidRequest("operation-id: give 1 to 128 letters, digits, `-`, `_`, `.` and `:`")
     request, code, in_background = shapes.asked(pool_call.body, execution_id)
     session, executions = await pool_call.session(), pool_call.parts.executions
-    await executions.begin(session, request, code)
+    at = await executions.begin(session, request, code)
     headers = {"operation-id": execution_id, "x-ms-session-guid": session.id}
     if in_background:
         pool_call.parts.counted(request.kind, "asynchronous")
@@ -82,7 +82,7 @@ async def _execute(pool_call: PoolCall) -> ASGIApp:
         return _reply(told, headers, 202)
     pool_call.call.forget()  # the body need not be kept while it runs
     identifier = pool_call.identifier
-    result = await executions.result(session.id, execution_id)
+    result = await executions.result(session.id, execution_id, at)
     pool_call.parts.counted(request.kind, result.status)
     if pool_call.rest == "code/execute":
         return _reply(shapes.wrapped(result), headers)

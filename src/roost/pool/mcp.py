@@ -140,8 +140,8 @@ async def _run(pool_call: PoolCall, session: Session, given: Json) -> Json:
     execution_id = mint("exec")
     request, code, _ = shapes.asked({"code": given.get("code"), **limit}, execution_id)
     executions = pool_call.parts.executions
-    await executions.begin(session, request, code)
-    result = await executions.result(session.id, execution_id)
+    at = await executions.begin(session, request, code)
+    result = await executions.result(session.id, execution_id, at)
     pool_call.parts.counted(request.kind, result.status)
     content = [{"type": "text", "text": text} for text in (result.stdout, result.stderr) if text]
     content += [

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from roost.core.write.intake import Intake
-from roost.domain.events import Draft
+from roost.domain.events import Draft, Entry
 from roost.domain.execution import (
     FIELD,
     ExecutionError,
@@ -28,6 +28,8 @@ from roost.ports.log import EventQuery, Log, Receipt
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
 
+_PAGE: Final = 100
+_PAGE_BYTES: Final = 1024**2
 _LOOK_AGAIN: Final = 2.0  # seconds; an answer whose notification was lost is found this late
 
 
@@ -40,8 +42,8 @@ class PoolExecutions:
         self._intake = intake
         self._notifier = notifier
 
-    async def begin(self, session: Session, request: ExecutionRequest, code: str) -> None:
-        """Accept an execution. One whose id is known is not begun again.
+    async def begin(self, session: Session, request: ExecutionRequest, code: str) -> int:
+        """Accept an execution, and say where in the log it is. One whose id is known is not begun again.
 
         :raises IdempotencyMismatch: the same id with another request :raises QueueFull: :raises NotFound:
         """
@@ -50,7 +52,9 @@ class PoolExecutions:
         fields = {"content": content, FIELD: asked}
         draft = Draft.of_fields("user.message", input_id(session.id, request.id), fields)
         mark = blake2b(draft.body, digest_size=16).hexdigest()
-        await self._intake.accept(session.id, [draft], [Receipt(f"execution:{request.id}", mark)])
+        receipt = Receipt(f"execution:{request.id}", mark)
+        accepted = await self._intake.accept(session.id, [draft], [receipt])
+        return accepted.entries[0].seq
 
     async def finished(self, session_id: str, execution_id: str) -> ExecutionResult | None:
         """What came of an execution; None: it is not over. :raises NotFound: there is none"""
@@ -62,9 +66,7 @@ class PoolExecutions:
             raise NotFound(f"execution {execution_id[:100]} was not found")
         for entry in await self._log.read(session_id, at - 1, 1):
             if entry.withdrawn:
-                return explained(
-                    ExecutionRequest(id=execution_id), ExecutionResult(status="stopped")
-                )
+                return _stopped(execution_id)
         return None
 
     async def told(self, session_id: str, execution_id: str) -> ExecutionResult | None:
@@ -79,18 +81,25 @@ class PoolExecutions:
             return explained(ExecutionRequest(id=execution_id), result)
         return result
 
-    async def result(self, session_id: str, execution_id: str) -> ExecutionResult:
-        """Wait for what comes of an execution. :raises SandboxFailed: nothing will :raises NotFound:"""
+    async def result(self, session_id: str, execution_id: str, at: int) -> ExecutionResult:
+        """Wait for what comes of an execution that is there in the log. Only what follows is read, however much
+        was run before.
+
+        :raises SandboxFailed: nothing will come :raises NotFound: the session was deleted
+        """
+        asked = input_id(session_id, execution_id)
         with self._notifier.subscribe(session_id) as subscription:
             while True:
-                result = await self.finished(session_id, execution_id)
-                if result is not None:
-                    return result
-                if await self._rests(session_id):
-                    # It may have been answered between the two looks.
-                    result = await self.finished(session_id, execution_id)
-                    if result is not None:
-                        return result
+                while page := await self._log.read(session_id, at, _PAGE, _PAGE_BYTES):
+                    for entry in page:
+                        result = _told(entry, asked, execution_id)
+                        if result is not None:
+                            return result
+                    at = page[-1].seq
+                session = await self._sessions.find(session_id)
+                if session.state.head > at:
+                    continue  # something was written between the two looks
+                if session.state.status in (Status.IDLE, Status.TERMINATED):
                     raise SandboxFailed(await self._why(session_id))
                 await subscription.until_notified(_LOOK_AGAIN)
 
@@ -110,6 +119,17 @@ class PoolExecutions:
         for entry in await self._log.page(session_id, query):
             return str(entry.fields["error"].get("message", ""))
         return "the execution was not begun"
+
+
+def _told(entry: Entry, asked: str, execution_id: str) -> ExecutionResult | None:
+    """What an entry says of an execution, if it is its answer, or says that it was withdrawn."""
+    if entry.id == answer_id(asked):
+        return result_in(entry)
+    return _stopped(execution_id) if entry.id == asked and entry.withdrawn else None
+
+
+def _stopped(execution_id: str) -> ExecutionResult:
+    return explained(ExecutionRequest(id=execution_id), ExecutionResult(status="stopped"))
 
 
 def input_id(session_id: str, execution_id: str) -> str:
