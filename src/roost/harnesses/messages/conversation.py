@@ -6,7 +6,7 @@ The order in which entries are written is in `journal`. Killed after any of them
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import takewhile
 from typing import Final
@@ -27,7 +27,7 @@ from roost.harnesses.messages.tools import AgentTools, ToolAnswer
 from roost.harnesses.messages.window import ModelWindow
 from roost.harnesses.messages_api import ModelAnswer
 from roost.harnesses.model_requests import ModelRequests, Stop
-from roost.harnesses.permissions import Policy
+from roost.harnesses.permissions import Json, Policy
 from roost.harnesses.turn_ends import GIVEN_UP, span_end
 from roost.ports.drafts import new_draft
 from roost.ports.harness import Brief, Emit, Output, Show, Trouble, TurnEnd
@@ -68,6 +68,7 @@ class MessagesConversation:
         self._tools = tools
         self._tasks = tasks
         self._journal: Journal | None = None
+        self._last_head: tuple[Mapping[tuple[str, str], list[Json]], RequestHead] | None = None
         self._unlisted = set(toolbox.servers)  # servers that were not asked for their tools by now
         self._stop = Stop()
 
@@ -149,11 +150,16 @@ class MessagesConversation:
         return drafts
 
     def _head(self, journal: Journal) -> RequestHead:
+        """The one of the last turn, unless MCP servers have other tools since: all else stays as it is."""
+        if self._last_head is not None and self._last_head[0] == journal.mcp_tools:
+            return self._last_head[1]
         agent = self._brief.session.spec.agent
         offered = self._toolbox.offered(journal.mcp_tools, self._policy)
         skills = WORKERS_SKILLS if self._toolbox.by_worker else SKILLS
         system = system_prompt(agent, self._brief.skills, skills)
-        return RequestHead(agent, system, offered, self._window)
+        head = RequestHead(agent, system, offered, self._window)
+        self._last_head = dict(journal.mcp_tools), head
+        return head
 
     # Asking
 
