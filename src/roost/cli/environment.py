@@ -52,6 +52,11 @@ def api_key(found: Settings) -> str | None:
         return None
 
 
+def environment_key() -> str | None:
+    """The key of a self-hosted environment, by the name that the official workers read it by."""
+    return os.environ.get("ANTHROPIC_ENVIRONMENT_KEY") or None
+
+
 def _json_in(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())

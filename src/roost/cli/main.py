@@ -106,6 +106,31 @@ def serve(
 
 
 @app.command()
+def worker(
+    environment: Annotated[
+        str, typer.Option("--environment", help="The id of a self-hosted environment, env_….")
+    ],
+    directory: Annotated[
+        Path, typer.Option("--directory", help="Where the sessions' directories are kept.")
+    ] = Path("roost-worker"),
+    sessions: Annotated[
+        int, typer.Option("--sessions", min=1, help="How many are served at the same time.")
+    ] = 4,
+    max_idle: Annotated[
+        float, typer.Option("--max-idle", min=0, help="Seconds until an idle one is let go.")
+    ] = 60,
+    network: Annotated[
+        bool, typer.Option("--network", help="Let their commands reach public addresses.")
+    ] = False,
+    url: Url = None,
+) -> None:
+    """Run the tools of a server's sessions on this machine, in sandboxes, until told to stop."""
+    from roost.cli.workers import run_worker
+
+    run_worker(environment, directory, url, most=sessions, max_idle=max_idle, network=network)
+
+
+@app.command()
 def chat(
     message: Annotated[str | None, typer.Argument(help="The first message.")] = None,
     session: Annotated[
