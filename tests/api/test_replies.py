@@ -29,6 +29,9 @@ LEFT_OUT = {
 }
 """What the official types allow to be left out, and docs/fields.md says when."""
 
+WORK = "environments.work."
+"""Work comes from sessions on self-hosted environments: its answers are checked with them."""
+
 OAUTH = {
     "type": "mcp_oauth",
     "mcp_server_url": "https://oauth.example/mcp",
@@ -147,7 +150,8 @@ async def test_every_answer_has_every_field(tmp_path: Path, monkeypatch: pytest.
     async with listed_world(tmp_path, monkeypatch) as it:
         await it.roost.rest({"id": it.ids["session_id"]})
         busy, own = it.ids, await more(it)
-        for operation in in_order([o for o in OFFICIAL if o.reply is not None]):
+        asked = [o for o in OFFICIAL if o.reply is not None and not o.name.startswith(WORK)]
+        for operation in in_order(asked):
             it.ids = {**busy, **own}
             if "{thread_id}" in operation.path or operation.name.startswith("sessions.events"):
                 it.ids = {**it.ids, "session_id": busy["session_id"]}
