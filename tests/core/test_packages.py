@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -133,7 +134,7 @@ async def test_all_that_wait_are_told_and_it_is_built_once(tmp_path: Path):
     ("policy", "ends", "message"),
     [
         ({}, True, "pip could not install pandas:\nERROR: pandas is no more"),
-        ({"seconds": 0.1}, False, "pip could not install pandas:\nit took longer than"),
+        ({"seconds": 0.1}, False, "(apt|pip) could not install (jq|pandas):\nit took longer than"),
     ],
     ids=["fails", "hangs"],
 )
@@ -150,7 +151,7 @@ async def test_a_failure_is_told_to_all_and_not_tried_again_at_once(
         for _ in range(2):
             with pytest.raises(PackagesFailed) as failure:
                 await layers.ready(CONFIG, provider, say)  # type: ignore[arg-type]
-            assert failure.value.message.startswith(message)
+            assert re.match(message, failure.value.message)
     assert len(provider.builds) == 1
     assert not provider.there
 

@@ -39,7 +39,7 @@ class Index(ThreadingHTTPServer):
         return {
             "ROOST_EGRESS_NETWORKS": "127.0.0.0/8",
             "ROOST_EGRESS_PORTS": str(port),
-            "ROOST_PACKAGE_ENVIRON": f"{address},PIP_TRUSTED_HOST={HOST},PIP_RETRIES=0",
+            "ROOST_PACKAGE_ENVIRON": f"{address},PIP_TRUSTED_HOST={HOST},PIP_RETRIES=0,PIP_DEFAULT_TIMEOUT=900",
         }
 
 
@@ -49,7 +49,7 @@ class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.endswith(".whl"):
             self.server.downloads += 1
-            self.server.released.wait(120)
+            self.server.released.wait(600)
             self._send("application/zip", self.server.file.read_bytes())
         elif self.path == "/simple/hello-roost/":
             name = self.server.file.name
@@ -108,7 +108,7 @@ def test_packages_are_there_when_the_agent_starts_though_the_server_is_killed(tm
         index.released.set()
         server.start()
         chat.move_to(server)
-        chat.wait_until_idle()
+        chat.wait_until_idle(300)
         events = chat.events()
         assert (printed(events), said(events)) == (["hello"], ["Done."])
         types = [event.type for event in events]
