@@ -178,7 +178,9 @@ def test_an_interpreter_that_ends_in_an_execution_is_replaced(guest: Guest, code
 def test_an_interpreter_that_dies_between_two_executions_is_said_with_the_next(
     guest: Guest,
 ) -> None:
-    os.kill(guest.value("import os; os.getpid()"), signal.SIGKILL)
+    pid = guest.value("import os; os.getpid()")
+    os.kill(pid, signal.SIGKILL)
+    _until(lambda: not Path(f"/proc/{pid}").exists())  # else the next may still be given to it
     shell = guest.run("echo here", kind="shell")
     assert "lost" not in shell
     answer = guest.run("1")
