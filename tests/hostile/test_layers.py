@@ -198,3 +198,22 @@ def test_another_system_is_another_layer(tmp_path: Path) -> None:
     assert one.name_of(WANTED) == one.name_of(dict(WANTED))
     assert one.name_of(WANTED) != other.name_of(WANTED)
     assert one.name_of(WANTED) != one.name_of({**WANTED, "npm": ["left-pad"]})
+
+
+def test_what_is_left_of_a_removed_layer_is_not_a_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = Layers(tmp_path, tmp_path / "etc-0")
+    (tmp_path / "old").mkdir()
+    layers.touch("old")
+    with monkeypatch.context() as dying:
+        dying.setattr("roost.sandboxes.bubblewrap.layers.disk.remove", _dies)
+        with pytest.raises(InterruptedError):
+            layers.collect(0)
+    assert layers.find("old") is None
+    layers.collect(0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _dies(_path: Path) -> None:
+    raise InterruptedError

@@ -76,20 +76,26 @@ class Worker:
                     _log.warning("cannot poll: %s", error)
                 if work is None:
                     self._slots.release()
-                    await anyio.sleep(min(_EMPTY * 2**failures, _LONGEST_PAUSE))
+                    await anyio.sleep(min(_EMPTY * 2 ** min(failures, 10), _LONGEST_PAUSE))
                 else:
                     tasks.start_soon(self._served, work)
 
     async def _claimed(self) -> ClaimedWork | None:
         work = await self._client.poll()
-        if work is not None:
+        if work is None:
+            return None
+        try:
             await self._client.ack(work)
-            _log.info("serves %s", work.session_id)
+        except WorkRefused as refused:  # of this item: the others are served
+            _log.warning("%s is not to be had: %s", work.session_id, refused)
+            return None
+        _log.info("serves %s", work.session_id)
         return work
 
     async def _served(self, work: ClaimedWork) -> None:
         """Serve one item to its end; what fails there fails there only."""
         lease = _HeldLease(self._client, work)
+        calls: _SessionCalls | None = None
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lease.keep, tasks.cancel_scope)
@@ -106,7 +112,9 @@ class Worker:
             causes = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
             _log.error("%s failed: %s", work.session_id, causes[0], exc_info=causes[0])
         finally:
-            if not lease.lost:
+            # Cut off in the middle of a call, it says nothing: when the lease ends, the server tells that the
+            # outcome is unknown. Given back, the session would have the next worker make the call again.
+            if not lease.lost and (calls is None or calls.running is None):
                 with (
                     anyio.move_on_after(10, shield=True),
                     suppress(WorkRefused, *_UNREACHABLE),
@@ -165,7 +173,7 @@ class _SessionCalls:
         self._idle = False
         self._over = False
         self._is_known = False
-        self._running: str | None = None
+        self.running: str | None = None  # the call that is made, or was when it was cut off
         self._changed = anyio.Event()
 
     async def until_idle(self) -> None:
@@ -194,11 +202,9 @@ class _SessionCalls:
 
     async def _make(self, call: Json) -> None:
         """Make one call and bring its result. It is shielded from nothing: whoever has lost the item stops."""
-        id = self._running = call["id"]
-        try:
-            content, is_error = await self._tools.run(id, call["name"], call["input"])
-        finally:
-            self._running = None
+        id = self.running = call["id"]
+        content, is_error = await self._tools.run(id, call["name"], call["input"])
+        self.running = None
         if id not in self._answered:
             self._answered.add(id)
             result = {"type": "user.tool_result", "tool_use_id": id, "is_error": is_error}
@@ -259,7 +265,7 @@ class _SessionCalls:
         """A call has its result; if somebody else has given it one, it need not go on here."""
         self._answered.add(call_id)
         self._calls.pop(call_id, None)
-        if call_id == self._running:
+        if call_id == self.running:
             await self._tools.cancel(call_id)
 
     def _signal(self) -> None:

@@ -194,9 +194,15 @@ class Layers:
         before = time.time() - days * 86400
         for lock in self._directory.glob("*.lock"):
             with suppress(FileNotFoundError), ExitStack() as held:
-                if lock.stat().st_mtime < before and self.try_lock(lock.stem, held):
-                    disk.remove(self._directory / lock.stem)
-                    lock.unlink()
+                if not self.try_lock(lock.stem, held) or lock.stat().st_mtime >= before:
+                    continue
+                # First it loses its name: what a kill leaves of it must not count as the layer.
+                gone = self._directory / f".new-{lock.stem}-gone"
+                with suppress(FileNotFoundError):
+                    (self._directory / lock.stem).rename(gone)
+                    disk.sync_folder(self._directory)
+                    disk.remove(gone)
+                lock.unlink()
 
 
 def _is_the_same(file: Path, descriptor: int) -> bool:

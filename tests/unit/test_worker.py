@@ -1,0 +1,103 @@
+"""Our own worker, against a client that notes what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from roost.client.work import ClaimedWork, WorkClient, WorkRefused
+from roost.client.worker import Worker
+
+pytestmark = pytest.mark.anyio
+CALL = {"type": "agent.tool_use", "id": "call_1", "name": "bash", "input": {"command": "true"}}
+ENDED = {"type": "session.status_terminated"}
+
+
+class NotedClient:
+    """Offers the given items once, each with one call."""
+
+    def __init__(self, *items: str, refused: str = "") -> None:
+        self.items = [ClaimedWork(item, f"of {item}", "token") for item in items]
+        self.refused = refused
+        self.sent: list[Any] = []
+        self.stopped: list[str] = []
+        self.left = anyio.Event()
+        self._changed = anyio.Event()
+
+    async def poll(self) -> ClaimedWork | None:
+        return self.items.pop(0) if self.items else None
+
+    async def ack(self, work: ClaimedWork) -> None:
+        if work.id == self.refused:
+            raise WorkRefused(404, "it is gone")
+
+    async def session(self, _work: ClaimedWork) -> dict[str, Any]:
+        return {}
+
+    async def heartbeat(self, _work: ClaimedWork, _last: str) -> dict[str, Any]:
+        about = {"state": "active", "lease_extended": True}
+        return {**about, "last_heartbeat": "then", "ttl_seconds": 90}
+
+    async def events(self, _work: ClaimedWork) -> AsyncGenerator[dict[str, Any], None]:
+        yield CALL
+        yield {}
+        await self._changed.wait()
+        yield ENDED
+
+    async def send(self, _work: ClaimedWork, result: Any) -> None:
+        self.sent.append(result)
+        self._changed.set()
+
+    async def stop(self, work: ClaimedWork) -> None:
+        self.stopped.append(work.id)
+        self.left.set()
+
+
+class Tools:
+    """Has one tool, whose calls end when `free` is set."""
+
+    names = frozenset({"bash"})
+
+    def __init__(self, *, free: bool) -> None:
+        self.begun, self._free = anyio.Event(), anyio.Event()
+        if free:
+            self._free.set()
+
+    async def run(self, _id: str, _name: str, _given: object) -> tuple[list[Any], bool]:
+        self.begun.set()
+        await self._free.wait()
+        return [], False
+
+    async def cancel(self, _id: str) -> None:
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def opened(
+        self, _session: Any, _skill: Callable[[str, str], Awaitable[bytes]]
+    ) -> AsyncGenerator[Tools, None]:
+        yield self
+
+
+async def test_told_to_end_in_the_middle_of_a_call_it_does_not_give_the_session_back() -> None:
+    client, tools = NotedClient("one"), Tools(free=False)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=1).run)
+        with anyio.fail_after(60):
+            await tools.begun.wait()
+        tasks.cancel_scope.cancel()
+    assert (client.sent, client.stopped) == ([], [])
+
+
+async def test_an_item_that_is_refused_does_not_end_the_others() -> None:
+    client, tools = NotedClient("gone", "one", refused="gone"), Tools(free=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=1).run)
+        with anyio.fail_after(60):
+            await client.left.wait()
+        tasks.cancel_scope.cancel()
+    assert [each["tool_use_id"] for each in client.sent] == ["call_1"]
+    assert client.stopped == ["one"]
