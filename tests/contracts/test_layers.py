@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.contracts.test_bubblewrap import wheel
-from tests.hostile.probed_sandbox import provider
+from tests.hostile.probed_sandbox import need_bubblewrap, provider
 from tests.parts import need
 
 from roost.domain import packages
@@ -30,7 +30,7 @@ _KILLED = """
 import sys
 from pathlib import Path
 import anyio
-from tests.hostile.test_layers import WANTED, plan_in
+from tests.contracts.test_layers import WANTED, plan_in
 from tests.hostile.probed_sandbox import provider
 
 async def main():
@@ -50,7 +50,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _pip() -> None:
+def _parts() -> None:
+    need_bubblewrap()
     found = subprocess.run(["/usr/bin/python3", "-m", "pip", "--version"], capture_output=True)
     need("pip of the machine's Python", found.returncode == 0, "apt install python3-pip")
 
