@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from roost.domain import packages
-from roost.domain.packages import Installation
+from roost.domain.packages import InstallStep
 from roost.errors import InvalidRequest
 
 
@@ -30,9 +30,7 @@ def test_what_is_no_package_is_refused_by_its_place(wrong: str) -> None:
 
 def test_a_package_s_name_is_never_a_command() -> None:
     hostile = "$(touch${IFS}planted);`id`;'\"&|>x"
-    script = packages.script(
-        [Installation("pip", [hostile]), Installation("go", ["example.com/a"])]
-    )
+    script = packages.script([InstallStep("pip", [hostile]), InstallStep("go", ["example.com/a"])])
     assert "example.com/a@latest" in script
     shown = script.replace("command -v", ":").replace("python3 -m pip install", "printf '%s\\n'")
     done = subprocess.run(
@@ -56,7 +54,7 @@ def test_a_package_s_name_is_never_a_command() -> None:
     ],
 )
 def test_a_failure_names_the_package_without_its_version(package: str, name: str) -> None:
-    wanted = Installation("pip", ["other", package])
+    wanted = InstallStep("pip", ["other", package])
     said = f"Collecting other\nNo matching distribution found for {name}\nTry again."
     assert packages.culprits(wanted, said) == [package]
     assert packages.culprits(wanted, "no space left") == ["other", package]

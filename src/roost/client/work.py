@@ -18,9 +18,8 @@ _BETA: Final = {
 }
 _BLOCKS: Final = 999  # milliseconds, the most that the API takes
 _PAGE: Final = 1000
-_SILENCE: Final = (
-    90.0  # seconds after which a stream counts as broken: servers say something more often
-)
+# Seconds after which a stream counts as broken: servers say something more often.
+_SILENCE: Final = 90.0
 NO_HEARTBEAT: Final = "NO_HEARTBEAT"
 
 

@@ -123,7 +123,7 @@ _LIMITED: dict[str, Any] = {
 }
 
 
-def _check_reach(networking: Body, wanted: Sequence[packages.Installation]) -> None:
+def _check_reach(networking: Body, wanted: Sequence[packages.InstallStep]) -> None:
     if wanted and networking["type"] == "limited" and not networking["allow_package_managers"]:
         raise InvalidRequest(
             f"config.packages.{wanted[0].manager}: packages need `allow_package_managers` where networking is "

@@ -43,7 +43,7 @@ $apt -s install --no-install-recommends -- "$@" | sed -n 's/^Inst \([^ ]*\) \[.*
 """
 
 
-class Installation(NamedTuple):
+class InstallStep(NamedTuple):
     """One manager's part."""
 
     manager: str
@@ -74,9 +74,9 @@ def _check(packages: Sequence[str], field: str) -> None:
             )
 
 
-def installations(packages: Mapping[str, Any]) -> list[Installation]:
+def installations(packages: Mapping[str, Any]) -> list[InstallStep]:
     """What is to be installed, in order."""
-    return [Installation(each, packages[each]) for each in MANAGERS if packages.get(each)]
+    return [InstallStep(each, packages[each]) for each in MANAGERS if packages.get(each)]
 
 
 def program_of(manager: str) -> str:
@@ -84,7 +84,7 @@ def program_of(manager: str) -> str:
     return _PROGRAMS.get(manager, manager)
 
 
-def script(wanted: Sequence[Installation]) -> str:
+def script(wanted: Sequence[InstallStep]) -> str:
     """A shell's script that installs them, as the superuser of a system of its own."""
     parts = [_ENVIRON, "exec 2>&1"]
     for manager, packages in wanted:
@@ -121,7 +121,7 @@ _INSTALL: Final = {
 }
 
 
-def culprits(wanted: Installation, said: str) -> list[str]:
+def culprits(wanted: InstallStep, said: str) -> list[str]:
     """Those of the packages that the last of a tool's lines names that names one; all of them if none does."""
     for line in reversed(said.splitlines()):
         if named := [each for each in wanted.packages if bare(each) in line]:

@@ -22,7 +22,7 @@ from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.planner import SandboxPlanner
 from roost.domain import packages as rules
 from roost.domain.events import Draft
-from roost.domain.packages import MARK, Installation
+from roost.domain.packages import MARK, InstallStep
 from roost.errors import FieldNotServed, PackagesFailed, RoostError, SandboxFailed
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Account, Egress, Grant, OpenGrant, RefusalReport
@@ -56,12 +56,12 @@ class _Build:
     """One layer that is being built; `steps` are what was begun so far."""
 
     def __init__(self) -> None:
-        self.steps: list[Installation] = []
+        self.steps: list[InstallStep] = []
         self.failure: PackagesFailed | None = None
         self.ended: float | None = None
         self._changed = anyio.Event()
 
-    def begin(self, step: Installation) -> None:
+    def begin(self, step: InstallStep) -> None:
         """A manager begins to install."""
         self.steps.append(step)
         self._tell()
@@ -76,7 +76,7 @@ class _Build:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def followed(self) -> AsyncGenerator[Installation, None]:
+    async def followed(self) -> AsyncGenerator[InstallStep, None]:
         """Each step as it begins, until it has ended."""
         told = 0
         while True:
@@ -219,7 +219,7 @@ class PackageLayers:
         provider: PackageProvider,
         layer: str,
         config: Mapping[str, Any],
-        wanted: list[Installation],
+        wanted: list[InstallStep],
         build: _Build,
     ) -> None:
         refused: list[RefusalReport] = []
@@ -248,7 +248,7 @@ class PackageLayers:
         )
 
     async def _run(
-        self, sandbox: Sandbox, wanted: list[Installation], build: _Build
+        self, sandbox: Sandbox, wanted: list[InstallStep], build: _Build
     ) -> list[str] | None:
         """The last lines that were said, if it fails."""
         process = await sandbox.spawn(["/bin/sh", "-c", rules.script(wanted)])
@@ -263,17 +263,17 @@ class PackageLayers:
         return None if await process.wait() == 0 else [line for line in lines if line.strip()]
 
     def _heard(
-        self, line: str, lines: deque[str], wanted: list[Installation], build: _Build
+        self, line: str, lines: deque[str], wanted: list[InstallStep], build: _Build
     ) -> None:
         manager, _, packages = line.removeprefix(MARK).partition(" ")
         if line.startswith(MARK) and manager in {each.manager for each in wanted}:
             lines.clear()
-            build.begin(Installation(manager, packages.split()))
+            build.begin(InstallStep(manager, packages.split()))
         else:
             lines.append(line[:_LINE_LENGTH])
 
 
-def _failed(at: Installation, said: str) -> PackagesFailed:
+def _failed(at: InstallStep, said: str) -> PackagesFailed:
     named = ", ".join(rules.culprits(at, said))
     return PackagesFailed(f"{at.manager} could not install {named}:\n{said}")
 

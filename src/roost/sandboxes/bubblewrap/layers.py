@@ -155,9 +155,8 @@ class Layers:
                 )
             elif source.is_file() and source.stat().st_mode & stat.S_IROTH:
                 shutil.copyfile(source, etc / name)
-        for (
-            name
-        ) in _ACCOUNTS:  # packages ask for users of the machine, and are refused without them
+        # Packages ask for users of the machine, and are refused without them.
+        for name in _ACCOUNTS:
             with (etc / name).open("a") as accounts:
                 accounts.writelines(f"{line}\n" for line in _system_accounts(name, etc / name))
 
