@@ -97,6 +97,7 @@ from roost.serve.database import opened
 from roost.stores.archives import FolderArchives
 from roost.stores.seal import MasterKeys
 from roost.stores.skills import BlobSkills, FolderSkills
+from roost.testing.bare_sandboxes import NoPackages
 from roost.testing.fake_harness import ALL_ABILITIES, FakeHarness
 from roost.testing.null_parts import (
     EveryModel,
@@ -306,7 +307,7 @@ def _deps(
     attachments = Attachments(filestore, janitor)
     agents, environments = (
         Agents(store.catalog, skills, EveryModel()),
-        Environments(store.catalog, ["bubblewrap", "docker"]),
+        Environments(store.catalog, ["bubblewrap", "docker"], NoPackages()),
     )
     timetable = Timetable(store.runs, clock)
     tasks = Tasks(store.catalog, notifier, timetable)

@@ -11,14 +11,17 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from tests.core.test_planner import session
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, FakeSandbox
 
 from roost.core.concurrency import alongside
+from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.packages import PackageLayers, PackagePolicy
 from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.domain import packages
 from roost.domain.events import Draft
+from roost.domain.session import Session
 from roost.errors import FieldNotServed, PackagesFailed
 from roost.ports.packages import PlanBuild
 from roost.ports.sandbox_provider import LocalVolume, Plan
@@ -87,13 +90,23 @@ class BuildingProvider(FakeProvider):
         pass
 
 
+class OneEnvironment(SessionBelongings):
+    """What every session's environment is."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self._body = body
+
+    async def environment(self, session: Session) -> Mapping[str, Any]:
+        return self._body
+
+
 @asynccontextmanager
 async def layers_of(
-    provider: FakeProvider, data: Path, **policy: Any
+    provider: FakeProvider, data: Path, environment: OneEnvironment | None = None, **policy: Any
 ) -> AsyncGenerator[PackageLayers, None]:
     forwarding = SandboxPolicy(forwarder=Path("/forward"), person=Path("/home/me"))
-    planner = SandboxPlanner(VaultVolumes(data / "vault", data), forwarding, Budgets())
-    layers = PackageLayers(provider, planner, FakeEgress(), PackagePolicy(**policy))  # type: ignore[arg-type]
+    planner = SandboxPlanner(VaultVolumes(data / "vault", data), forwarding, Budgets(), print)
+    layers = PackageLayers(environment, provider, planner, FakeEgress(), PackagePolicy(**policy))  # type: ignore[arg-type]
     async with alongside(layers.run):
         await anyio.wait_all_tasks_blocked()
         yield layers
@@ -168,3 +181,29 @@ async def test_what_cannot_be_installed_is_refused_by_name(tmp_path: Path):
         with pytest.raises(FieldNotServed, match="apt: packages are not installed in fake"):
             await none.check(CONFIG)
         await none.build_ahead(CONFIG)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"roost.packages_failed": "continue"}])
+async def test_a_session_goes_on_without_its_packages_only_if_its_environment_says_so(
+    tmp_path: Path, metadata: dict[str, str]
+):
+    said: list[Draft] = []
+
+    async def say(draft: Draft) -> None:
+        said.append(draft)
+
+    provider = BuildingProvider(FAILS, code=1)
+    provider.may_end.set()
+    environment = OneEnvironment({"config": CONFIG, "metadata": metadata})
+    async with layers_of(provider, tmp_path, environment) as layers:
+        if metadata:
+            assert await layers.of(session(), provider, say) is None  # type: ignore[arg-type]
+        else:
+            with pytest.raises(PackagesFailed):
+                await layers.of(session(), provider, say)  # type: ignore[arg-type]
+    errors = [
+        msgspec.json.decode(each.body)["error"] for each in said if each.type == "session.error"
+    ]
+    assert [each["message"].splitlines()[-1] for each in errors] == [
+        "The agent works without the packages."
+    ] * len(metadata)

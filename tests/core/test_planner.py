@@ -12,7 +12,7 @@ from tests.core.node import AGENT, TENANT
 
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.loopback import FORWARDER
-from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner, SandboxPolicy
+from roost.core.sandbox.planner import OnAccount, SandboxInputs, SandboxPlanner, SandboxPolicy
 from roost.domain.budget import Budget, Spent
 from roost.domain.session import Lease, Session, Spec, State
 from roost.domain.usage import Usage
@@ -45,10 +45,10 @@ class Agent(FakeHarness):
         raise NotImplementedError
 
 
-def planner(**policy: Any) -> SandboxPlanner:
+def planner(on_account: OnAccount = lambda account: None, **policy: Any) -> SandboxPlanner:
     given = SandboxPolicy(forwarder=Path("/forward"), person=Path("/home/me"), **policy)
     volumes = VaultVolumes(VAULT, Path("/nowhere/data"))
-    return SandboxPlanner(volumes, given, Budgets(Budget(max_tokens=9)))
+    return SandboxPlanner(volumes, given, Budgets(Budget(max_tokens=9)), on_account)
 
 
 def session(*, model: str = "m", **fields: Any) -> Session:
@@ -63,14 +63,10 @@ def plan_of(session: Session, inputs: SandboxInputs | None = None, **policy: Any
     return planner(**policy).plan(LEASE, session, Agent(), inputs or SandboxInputs(), OPENED)
 
 
-async def ignore(_: Any) -> None:
-    pass
-
-
 def grant_of(session: Session, inputs: SandboxInputs | None = None, **policy: Any) -> Grant:
     reports = CollectedReports()
     given = inputs or SandboxInputs()
-    return planner(**policy).grant(LEASE, session, Agent(), given, ignore, reports)
+    return planner(**policy).grant(LEASE, session, Agent(), given, reports)
 
 
 def test_a_sandboxed_session_works_in_its_home_and_sees_nothing_of_its_agents_own_there():
@@ -147,7 +143,13 @@ def test_the_harness_says_which_api_its_agent_speaks():
     assert grant_of(session()).api == "openai"
 
 
-def test_a_request_without_a_list_price_costs_tokens_only():
+async def test_a_request_without_a_list_price_costs_tokens_only():
     account = Account(session_id="s", model="m", usage=Usage(3, 4), status=200, seconds=1)
-    spent = planner().cost(session(), account)
+    told: list[Account] = []
+    reports = CollectedReports()
+    grant = planner(told.append).grant(LEASE, session(), Agent(), SandboxInputs(), reports)
+    await grant.account(account)
+    assert told == [account]
+    [spent] = reports.told
+    assert isinstance(spent, Spent)
     assert (spent.requests, spent.tokens, spent.cost) == (1, 7, 0)

@@ -38,6 +38,7 @@ from roost.ports.drafts import new_draft
 from roost.ports.keys import Key
 from roost.ports.runs import Run, RunQuery
 from roost.ports.sessions import SessionQuery
+from roost.testing.bare_sandboxes import NoPackages
 from roost.testing.null_parts import EveryModel, lifecycle_of, model_at
 
 
@@ -93,7 +94,7 @@ class TaskRunsSetup:
         runs = Fragile(store.runs, fuse, ("amend", "settle", "take"))
         agents, environments = (
             Agents(store.catalog, None, EveryModel()),
-            Environments(store.catalog, ["bubblewrap", "docker"]),
+            Environments(store.catalog, ["bubblewrap", "docker"], NoPackages()),
         )
         self.key = key
         self.board = Tasks(store.catalog, roost.notifier, Timetable(store.runs, now))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.core.test_planner import LEASE, OPENED, Agent, ignore, planner, session
+from tests.core.test_planner import LEASE, OPENED, Agent, planner, session
 
 from roost.core.sandbox.planner import SandboxInputs
 from roost.core.sandbox.variables import SessionVariables, lacks_of
@@ -88,7 +88,7 @@ async def test_a_variable_becomes_a_substitution_of_the_grant():
     mine = session(vault_ids=["vlt_1"])
     found = await variables(vault).of(mine, reports.lacks)
     inputs = SandboxInputs(variables=found)
-    grant = planner().grant(LEASE, mine, Agent(), inputs, ignore, reports)
+    grant = planner().grant(LEASE, mine, Agent(), inputs, reports)
     first, second = grant.substitutions
     assert (first.variable, first.hosts, first.header, first.body) == (
         "A",

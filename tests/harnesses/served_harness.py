@@ -26,7 +26,7 @@ from roost.ports.egress import Egress, Networking, Origin
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.sandboxes.choice import chosen
 from roost.sandboxes.volumes import VaultVolumes
-from roost.testing.bare_sandboxes import NoBelongings, NoFiles
+from roost.testing.bare_sandboxes import NoBelongings, NoFiles, NoPackages
 from roost.testing.null_parts import CollectedReports
 
 KEY = "sk-not-for-the-log"
@@ -96,10 +96,10 @@ class ServedHarness:
         policy = SandboxPolicy(forwarder=Path(forward.__file__), person=self._root)
         return Sandboxes(
             self._offered,
-            SandboxPlanner(self._volumes, policy, Budgets()),
+            SandboxPlanner(self._volumes, policy, Budgets(), lambda account: None),
             egress,
             volumes=self._volumes,
             files=NoFiles(),
             belongings=OwnServers(),
-            on_account=lambda account: None,
+            packages=NoPackages(),
         )

@@ -20,8 +20,8 @@ from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.packages import PackageLayers, PackagePolicy
-from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
-from roost.core.sandbox.sandboxes import OnAccount, Sandboxes
+from roost.core.sandbox.planner import OnAccount, SandboxPlanner, SandboxPolicy
+from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 from roost.core.sessions.trust import Trust
@@ -111,19 +111,19 @@ async def open_workforce(
         provider = chosen(settings)
         offered = OfferedSandboxes(provider, others(settings), levels, volumes)
         refresh = OAuthRefresh(store.credentials, seal, way_out.outbound)
-        planner = SandboxPlanner(volumes, _policy(settings), budgets)
-        packages = PackageLayers(provider, planner, way_out, _packages(settings))
+        planner = SandboxPlanner(volumes, _policy(settings), budgets, on_account)
+        belongings = SessionBelongings(
+            store.catalog, skills, resources, secrets, McpCredentials(secrets, refresh)
+        )
+        packages = PackageLayers(belongings, provider, planner, way_out, _packages(settings))
         sandboxes = Sandboxes(
             offered,
             planner,
             way_out,
             volumes=volumes,
             files=SessionFiles(files, shared_workspaces, volumes),
-            belongings=SessionBelongings(
-                store.catalog, skills, resources, secrets, McpCredentials(secrets, refresh)
-            ),
+            belongings=belongings,
             packages=packages,
-            on_account=on_account,
         )
         context = HarnessContext(
             settings=settings, upstreams=await models.addresses(), origin_of=models.origin_of

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
+from roost.core.sandbox.packages import PackageLayers
 from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import SessionVariable
+from roost.domain.packages import installations
 from roost.domain.session import Session
+from roost.errors import FieldNotServed
 from roost.ports.catalog import Catalog
 from roost.ports.egress import Egress, Origin
 from roost.ports.harness import SkillNote
-from roost.ports.sandbox_provider import Mount
+from roost.ports.sandbox_provider import Mount, SandboxProvider
 from roost.ports.volumes import SessionVolumes
 
 
@@ -85,6 +89,25 @@ class NoBelongings(SessionBelongings):
         """Nothing is known of it."""
 
 
+class NoPackages(PackageLayers):
+    """Installs none: environments that name one are refused."""
+
+    def __init__(self) -> None:
+        """Without any part of the real one."""
+
+    async def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse whoever names one. :raises FieldNotServed:"""
+        for manager, _ in installations(config.get("packages") or {}):
+            raise FieldNotServed(f"config.packages.{manager}: packages are not installed here")
+
+    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+        """There is nothing to build."""
+
+    async def of(self, session: Session, provider: SandboxProvider, say: OnLack) -> str | None:
+        """There are no layers."""
+        return None
+
+
 def bare_sandboxes(
     offered: OfferedSandboxes,
     egress: Egress,
@@ -98,10 +121,10 @@ def bare_sandboxes(
     policy = SandboxPolicy(forwarder=Path("/forward"), person=Path("/home/me"))
     return Sandboxes(
         offered,
-        SandboxPlanner(volumes, policy, Budgets()),
+        SandboxPlanner(volumes, policy, Budgets(), lambda account: None),
         egress,
         volumes=volumes,
         files=files or NoFiles(),
         belongings=belongings or NoBelongings(catalog),
-        on_account=lambda account: None,
+        packages=NoPackages(),
     )

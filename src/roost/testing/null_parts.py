@@ -54,7 +54,7 @@ from roost.ports.notifier import Notifier
 from roost.ports.store import Store
 from roost.ports.tree import Tree
 from roost.ports.workspaces import Workspaces
-from roost.testing.bare_sandboxes import NoBelongings, NoFiles
+from roost.testing.bare_sandboxes import NoBelongings, NoFiles, NoPackages
 
 
 class NoSandboxes(Sandboxes):
@@ -64,6 +64,7 @@ class NoSandboxes(Sandboxes):
         self.offered = NoOfferedSandboxes()
         self.files = NoFiles()
         self.belongings = NoBelongings(catalog)
+        self.packages = NoPackages()
 
 
 class NoOfferedSandboxes(OfferedSandboxes):
@@ -302,7 +303,7 @@ def lifecycle_of(
     vaults = Vaults(catalog, store.credentials, NoSeal())
     tasks = Tasks(catalog, notifier, Timetable(store.runs, lambda: 0))
     specs = SessionSpecs(
-        SpecRecords(agents, Environments(catalog, []), tasks, vaults),
+        SpecRecords(agents, Environments(catalog, [], NoPackages()), tasks, vaults),
         workspaces,
         budgets,
         Trust(NoOfferedSandboxes()),

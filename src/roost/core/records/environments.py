@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 from roost.core.access.permissions import check_owner
 from roost.domain import environment
-from roost.domain.packages import installations
-from roost.errors import EnvironmentArchived, EnvironmentNotFound, FieldNotServed, NotFound
+from roost.errors import EnvironmentArchived, EnvironmentNotFound, NotFound
 from roost.ids import mint
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.keys import Key
@@ -26,18 +25,6 @@ class EnvironmentPackages(Protocol):
         ...
 
 
-class NoPackages:
-    """A server that installs none."""
-
-    async def check(self, config: Mapping[str, Any]) -> None:
-        """Refuse whoever names one. :raises FieldNotServed:"""
-        for manager, _ in installations(config.get("packages") or {}):
-            raise FieldNotServed(f"config.packages.{manager}: packages are not installed here")
-
-    async def build_ahead(self, config: Mapping[str, Any]) -> None:
-        """There is nothing to build."""
-
-
 class Environments:
     """Environments are changed in place; their names are unique among those not archived.
 
@@ -48,11 +35,11 @@ class Environments:
         self,
         catalog: Catalog,
         sandboxes: Sequence[str],
-        packages: EnvironmentPackages | None = None,
+        packages: EnvironmentPackages,
     ) -> None:
         self._catalog = catalog
         self._sandboxes = sandboxes
-        self._packages = packages or NoPackages()
+        self._packages = packages
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
         """A new environment, the caller's.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -17,14 +17,17 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.networking import networking_of
 from roost.core.sandbox.planner import SandboxPlanner
+from roost.core.sandbox.reports import OnLack
 from roost.domain import packages as rules
-from roost.domain.events import Draft
+from roost.domain.environment import goes_on_without_packages
 from roost.domain.packages import MARK, InstallStep
+from roost.domain.session import Session
 from roost.errors import FieldNotServed, PackagesFailed, RoostError, SandboxFailed
-from roost.ports.drafts import new_draft
+from roost.ports.drafts import new_draft, trouble
 from roost.ports.egress import Account, Egress, Grant, OpenGrant, RefusalReport
 from roost.ports.packages import PackageProvider
 from roost.ports.sandbox import Sandbox
@@ -36,8 +39,6 @@ _LINE_LENGTH: Final = 400
 _FAILURE_SECONDS: Final = 60.0
 _COLLECT_SECONDS: Final = 3600.0
 _AT_ONCE: Final = 2
-
-Say = Callable[[Draft], Awaitable[None]]
 
 
 class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,11 +96,13 @@ class PackageLayers:
 
     def __init__(
         self,
+        belongings: SessionBelongings,
         provider: SandboxProvider,
         planner: SandboxPlanner,
         egress: Egress,
         policy: PackagePolicy,
     ) -> None:
+        self._belongings = belongings
         self._provider = provider
         self._planner = planner
         self._egress = egress
@@ -148,8 +151,26 @@ class PackageLayers:
         except RoostError as error:  # whoever needs it is told
             _log.warning("cannot build ahead: %s", error.message, extra={"action": "layer"})
 
+    async def of(self, session: Session, provider: SandboxProvider, say: OnLack) -> str | None:
+        """The layer of a session, once it is there; None if it has none, or goes on without it.
+
+        `say` is told what is being installed meanwhile.
+
+        :raises PackagesFailed: they cannot be, and the session is not to go on without them
+        :raises SandboxFailed: nothing can be installed now
+        """
+        environment = await self._belongings.environment(session)
+        try:
+            return await self.ready(environment.get("config") or {}, provider, say)
+        except PackagesFailed as failed:
+            if not goes_on_without_packages(environment):
+                raise
+            text = f"{failed.message}\nThe agent works without the packages."
+            await say(trouble(failed.code, text, "retrying"))
+            return None
+
     async def ready(
-        self, config: Mapping[str, Any], provider: SandboxProvider, say: Say
+        self, config: Mapping[str, Any], provider: SandboxProvider, say: OnLack
     ) -> str | None:
         """The layer that a session of such an environment has; None if it needs none.
 

@@ -5,7 +5,9 @@ Nothing here touches a disk, a store or a clock: what has to be looked up first 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +25,10 @@ from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox_provider import Mount, Plan, SandboxLimits, Volume
 from roost.ports.volumes import SessionVolumes
 
+_log = logging.getLogger(__name__)
 _HOME_BYTES: Final = 256 * 1024**2  # of disk, for the home beside a workspace that has a quota
+
+OnAccount = Callable[[Account], None]
 
 
 class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +61,19 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxPlanner:
-    """Plans the sandboxes of all sessions."""
+    """Plans the sandboxes of all sessions. `on_account` is told of each request that went to a model."""
 
-    def __init__(self, volumes: SessionVolumes, policy: SandboxPolicy, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        volumes: SessionVolumes,
+        policy: SandboxPolicy,
+        budgets: Budgets,
+        on_account: OnAccount,
+    ) -> None:
         self._volumes = volumes
         self._policy = policy
         self._budgets = budgets
+        self._on_account = on_account
 
     def grant(
         self,
@@ -69,14 +81,13 @@ class SandboxPlanner:
         session: Session,
         harness: Harness,
         inputs: SandboxInputs,
-        account: Callable[[Account], Awaitable[None]],
         reports: SandboxReports,
     ) -> Grant:
         """What the session may reach and spend while this lease lasts."""
         return Grant(
             session_id=session.id,
             generation=lease.generation,
-            account=account,
+            account=partial(self._account, session, reports),
             refused=reports.refused,
             api=harness.profile.upstream,
             model=session.spec.agent["model"]["id"],
@@ -158,10 +169,12 @@ class SandboxPlanner:
         is_apart = session.spec.trust_level == "sandboxed"
         return self._volumes.of(session.id) if is_apart else self._volumes.vault
 
-    def cost(self, session: Session, account: Account) -> Spent:
-        """What one request to the model has spent, at list prices."""
-        prices = self._budgets.prices_for(session.spec.model_vault)
-        return Spent.on(account.usage, price_of(prices, account.model))
+    async def _account(self, session: Session, reports: SandboxReports, account: Account) -> None:
+        about = {"action": "model", "session": account.session_id, "model": account.model}
+        _log.info("model request: %d in %.1f s", account.status, account.seconds, extra=about)
+        self._on_account(account)
+        price = price_of(self._budgets.prices_for(session.spec.model_vault), account.model)
+        await reports.spent(Spent.on(account.usage, price))
 
     def _models(self, session: Session, harness: Harness) -> list[str] | None:
         """What it may ask its model's server for: the operator's models, and those its agent needs."""

@@ -8,8 +8,7 @@ A session whose trust level is not `sandboxed` is not isolated: it works in the 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
@@ -24,14 +23,12 @@ from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.on_demand import on_demand
 from roost.core.sandbox.packages import PackageLayers
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
-from roost.core.sandbox.reports import OnLack, OnSpending, SandboxReports
+from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
-from roost.domain.environment import goes_on_without_packages
 from roost.domain.session import Lease, Session, Spec
-from roost.errors import PackagesFailed, SandboxFailed
-from roost.ports.drafts import trouble
-from roost.ports.egress import Account, Egress, OpenGrant
+from roost.errors import SandboxFailed
+from roost.ports.egress import Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
 from roost.ports.sandbox import Sandbox, Stats
 from roost.ports.sandbox_provider import Mount
@@ -40,14 +37,11 @@ from roost.ports.volumes import SessionVolumes
 VAULT: Final = "/vault"
 """Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
-_log = logging.getLogger(__name__)
 _OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
-
-OnAccount = Callable[[Account], None]
 
 
 class Sandboxes:
-    """Opens sandboxes for sessions. `on_account` is told of each request that went to a model."""
+    """Opens sandboxes for sessions."""
 
     def __init__(
         self,
@@ -58,8 +52,7 @@ class Sandboxes:
         volumes: SessionVolumes,
         files: SessionFiles,
         belongings: SessionBelongings,
-        on_account: OnAccount,
-        packages: PackageLayers | None = None,
+        packages: PackageLayers,
     ) -> None:
         self.offered = offered
         self._planner = planner
@@ -67,8 +60,7 @@ class Sandboxes:
         self._volumes = volumes
         self.files = files
         self.belongings = belongings
-        self._packages = packages
-        self._on_account = on_account
+        self.packages = packages
         self._open: dict[str, Sandbox] = {}
         self._opening = anyio.Semaphore(_OPENED_AT_ONCE)
 
@@ -77,25 +69,6 @@ class Sandboxes:
         to be known at once whether the files are on this node.
         """
         return harness.profile.on_demand and session.spec.workspace is None
-
-    async def layer(self, session: Session, say: OnLack) -> str | None:
-        """The packages of its environment, once they are there; `say` is told what is being installed meanwhile.
-
-        :raises PackagesFailed: they cannot be, and the session is not to go on without them
-        :raises SandboxFailed: nothing can be installed now
-        """
-        if self._packages is None:
-            return None
-        environment = await self.belongings.environment(session)
-        config, provider = environment.get("config") or {}, self.offered.provider_for(session.spec)
-        try:
-            return await self._packages.ready(config, provider, say)
-        except PackagesFailed as failed:
-            if not goes_on_without_packages(environment):
-                raise
-            text = f"{failed.message}\nThe agent works without the packages."
-            await say(trouble(failed.code, text, "retrying"))
-            return None
 
     @asynccontextmanager
     async def open(
@@ -116,8 +89,7 @@ class Sandboxes:
         session = brief.session
         async with AsyncExitStack() as stack:  # opened in this order, and closed in the reverse one
             inputs = await self._inputs(session, harness, reports)
-            account = partial(self._account, session, reports.spent)
-            grant = self._planner.grant(lease, session, harness, inputs, account, reports)
+            grant = self._planner.grant(lease, session, harness, inputs, reports)
             granted = await stack.enter_async_context(self._egress.open(grant))
             for lack in lacks_of(inputs.variables, granted):
                 await reports.lacks(lack)
@@ -152,10 +124,11 @@ class Sandboxes:
         async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
             mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
-            layer = await self.layer(session, reports.lacks)
+            provider = self.offered.provider_for(session.spec)
+            layer = await self.packages.of(session, provider, reports.lacks)
             inputs = replace(inputs, mounts=mounts, layer=layer)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
-            async with self.offered.provider_for(session.spec).open(plan) as bare:
+            async with provider.open(plan) as bare:
                 self._open[session.id] = bare
                 sandbox = with_ports(bare, plan.endpoints)
                 try:
@@ -179,12 +152,6 @@ class Sandboxes:
     def _vault_of(self, spec: Spec) -> list[Mount]:
         is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
         return [self._volumes.vault_mount(VAULT)] if is_shown else []
-
-    async def _account(self, session: Session, on_spending: OnSpending, account: Account) -> None:
-        about = {"action": "model", "session": account.session_id, "model": account.model}
-        _log.info("model request: %d in %.1f s", account.status, account.seconds, extra=about)
-        self._on_account(account)
-        await on_spending(self._planner.cost(session, account))
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""

@@ -127,7 +127,8 @@ class AgentStarter:
             self.limit.end(session.id)  # others need not wait with it
             await reports.lacks(draft)
 
-        await self._sandboxes.layer(session, say)
+        provider = self._sandboxes.offered.provider_for(session.spec)
+        await self._sandboxes.packages.of(session, provider, say)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()
