@@ -15,7 +15,7 @@ import pytest
 from tests.pool.small_pool import PLANTED, SmallPool, small_pool
 
 from roost.client import DirectoryKeeper, PoolRefused, PoolUnavailable, SessionProxy, azure_token
-from roost.client.dynamic_sessions import OLDER, SCOPE, CodePool
+from roost.dynamic_sessions import OLDER, SCOPE, CodePool
 
 SECRET = "a secret that nobody can guess"
 Json = dict[str, Any]

@@ -11,7 +11,6 @@ was seen, and what was not acknowledged is sent again under its own id, so that 
 """
 
 from roost.client.chat import Chat, Client, Closed, Refused
-from roost.client.dynamic_sessions import PoolRefused, PoolUnavailable, azure_token
 from roost.client.messages import (
     Ack,
     AgentStatus,
@@ -31,6 +30,7 @@ from roost.client.messages import (
     Withdrawn,
 )
 from roost.client.session_proxy import DirectoryKeeper, SessionProxy, StateKeeper
+from roost.dynamic_sessions import PoolRefused, PoolUnavailable, azure_token
 
 __all__ = [
     "Ack",

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, Self
 import anyio
 import anyio.to_thread
 
-from roost.client.dynamic_sessions import NEWEST, CodePool, PoolRefused, Token
+from roost.dynamic_sessions import NEWEST, CodePool, PoolRefused, Token
 from roost.ids import mint
 
 Json = dict[str, Any]
