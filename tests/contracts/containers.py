@@ -27,8 +27,16 @@ from tests.hostile.probed_sandbox import (
     things_outside,
 )
 
+from roost.domain import packages
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, Mount, SandboxProvider
+from roost.ports.packages import PlanBuild
+from roost.ports.sandbox_provider import (
+    SYSTEM_CERTIFICATES,
+    Mount,
+    Plan,
+    SandboxLimits,
+    SandboxProvider,
+)
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.engine import LABEL, Engine
 from roost.testing.sandbox_contract.kit import (
@@ -280,6 +288,130 @@ class ContainerContract(EngineKit):
                     break
                 await anyio.sleep(0.05)
                 assert not (given.workspace.path / "begun").exists()
+
+
+WANTED = packages.checked({"pip": ["hello-roost"]}, packages.NONE)
+INSTALL = "printf '#!/bin/sh\\necho hello\\n' >/usr/local/bin/hello-roost; chmod 755 /usr/local/bin/hello-roost"
+_KILLED = """
+import sys
+from pathlib import Path
+import anyio
+from tests.contracts.containers import WANTED, build_plan
+from roost.sandboxes.docker import DockerProvider
+
+async def main():
+    given = DockerProvider(socket=Path(sys.argv[1]), image=sys.argv[2], data=Path(sys.argv[3]))
+    async with given.building(WANTED, build_plan()) as sandbox:
+        process = await sandbox.spawn(["sh", "-c", "echo half >/usr/local/half; echo begun; sleep 600"])
+        print((await process.receive()).decode(), flush=True)
+        await process.wait()
+
+anyio.run(main)
+"""
+
+
+def build_plan(limits: SandboxLimits | None = None) -> PlanBuild:
+    """The plan of a build that reaches nothing."""
+    return lambda layer, volume: Plan(
+        session_id=f"layer-{layer}",
+        generation=1,
+        home=volume,
+        workspace=volume,
+        limits=limits or SandboxLimits(),
+    )
+
+
+class ContainerLayers(EngineKit):
+    """Packages are installed into an image once, which containers then share; it is whole or not there."""
+
+    @pytest.fixture
+    def layered(self, engine: LiveEngine, tmp_path: Path) -> DockerProvider:
+        return DockerProvider(socket=engine.socket, image=IMAGE, data=tmp_path / "data")
+
+    async def test_what_a_build_installs_is_there_for_containers_as_long_as_they_use_it(
+        self, layered: DockerProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        layer, is_there = await layered.layer_of(WANTED)
+        assert not is_there
+        seen: list[bool] = []
+
+        async def build() -> None:
+            async with layered.building(WANTED, build_plan()) as sandbox:
+                seen.append(sandbox is not None)
+                if sandbox is not None:
+                    asked = """touch ~/scratch /opt/5 && python3 -c 'import os; os.chown("/opt/5", 5, 5)'"""
+                    done = await shell(sandbox, f"{INSTALL} && {asked} && id -u; rm /usr/bin/yes")
+                    assert (done.output, done.errors) == (b"0\n", b"")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(build)
+            tasks.start_soon(build)
+        assert sorted(seen) == [False, True], "it is built once"
+        assert await layered.layer_of(WANTED) == (layer, True)
+        async with layered.open(plan(layer=layer)) as sandbox:
+            looked = "hello-roost; ls /home/sandbox /usr/bin/yes; stat -c %u /opt/5; id -u >&2"
+            found = await shell(sandbox, looked)
+            assert found.output == b"hello\n/home/sandbox:\n5\n"
+            assert int(found.errors.splitlines()[-1]) > 0
+            await layered.collect(-1)
+            assert await layered.layer_of(WANTED) == (layer, True), "a container has it"
+        async with layered.open(plan(generation=2)) as without:
+            assert (
+                await shell(without, "ls /usr/bin/yes; hello-roost")
+            ).output == b"/usr/bin/yes\n"
+        await layered.collect(1)
+        assert await layered.layer_of(WANTED) == (layer, True), "it was used today"
+        await layered.collect(-1)
+        assert [path.name for path in (tmp_path / "data/container-layers").iterdir()] == []
+        with pytest.raises(SandboxUnavailable, match="is gone"):
+            async with layered.open(plan(layer=layer, generation=3)):
+                pass
+
+    async def test_a_build_that_fails_fills_its_disk_forks_or_is_killed_leaves_no_layer(
+        self, layered: DockerProvider, engine: LiveEngine, tmp_path: Path
+    ) -> None:
+        with pytest.raises(ValueError, match="as told"):
+            async with layered.building(WANTED, build_plan()):
+                raise ValueError("as told")
+        fill = "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero >/usr/local/f$i; done"
+        small = SandboxLimits(disk_bytes=100 * 1024**2, processes=64)
+        with pytest.raises(SandboxFailed, match="disk"):
+            async with layered.building(WANTED, build_plan(small)) as sandbox:
+                assert sandbox is not None
+                await shell(sandbox, fill)
+        with pytest.raises(ValueError, match="held"):
+            async with layered.building(WANTED, build_plan(small)) as sandbox:
+                assert sandbox is not None
+                bomb = "echo begun; b() { b | b & }; b; sleep 600"
+                process = await sandbox.spawn(["sh", "-c", bomb])
+                assert await process.receive() == b"begun\n"
+                with anyio.move_on_after(1):
+                    await process.wait()
+                raise ValueError("held")
+        await self._killed(engine, tmp_path / "data")
+        assert (await layered.layer_of(WANTED))[1] is False
+        async with layered.building(WANTED, build_plan()) as sandbox:
+            assert sandbox is not None
+            assert (await shell(sandbox, f"{INSTALL}; ls /usr/local")).output == b"bin\n"
+        await layered.collect(-1)
+        assert await Engine(engine.socket).sandboxes() == []
+
+    async def _killed(self, engine: LiveEngine, data: Path) -> None:
+        command = [sys.executable, "-c", _KILLED, str(engine.socket), IMAGE, str(data)]
+        async with await anyio.open_process(command, stderr=None) as server:
+            assert server.stdout is not None
+            assert await server.stdout.receive() == b"begun\n"
+            server.kill()
+        assert list((data / "container-layers").glob(".new-*")), "it was killed in the middle"
+
+    async def test_a_package_manager_that_the_image_lacks_is_named(
+        self, layered: DockerProvider
+    ) -> None:
+        assert await layered.lack([]) is None
+        assert await layered.lack(["npm"]) == f"npm: the image {IMAGE} has no npm"
+        missing = DockerProvider(socket=Path("/nowhere.sock"), image=IMAGE)
+        with pytest.raises(SandboxUnavailable):
+            await missing.lack(["npm"])
 
 
 async def _image_build(engine: LiveEngine, *arguments: str) -> CompletedProcess[bytes]:

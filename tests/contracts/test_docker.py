@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contracts.containers import ContainerContract, HostileContract
+from tests.contracts.containers import ContainerContract, ContainerLayers, HostileContract
 from tests.engines import IMAGE, LiveEngine, need_gvisor
 
 from roost.cli import doctor
@@ -42,7 +42,7 @@ class TestDockerAtEveryStep(Kit):
     )
 
 
-class TestContainers(HostileContract, ContainerContract):
+class TestContainers(HostileContract, ContainerContract, ContainerLayers):
     factory = "dockerd_under_test:make"
 
     @pytest.fixture(autouse=True)

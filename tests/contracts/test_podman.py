@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contracts.containers import KNOWN, ContainerContract, HostileContract
+from tests.contracts.containers import KNOWN, ContainerContract, ContainerLayers, HostileContract
 from tests.engines import LiveEngine
 
 from roost.testing.sandbox_contract.apart import ApartContract
@@ -34,6 +34,11 @@ class TestPodman(InPodman, HostileContract):
     test_what_a_mount_hides = (
         FileContract.test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere
     )
+    # What becomes of a container is another program's work there.
+    layered = ContainerLayers.layered
+    test_packages = (
+        ContainerLayers.test_what_a_build_installs_is_there_for_containers_as_long_as_they_use_it
+    )
 
 
 @pytest.mark.chaos
@@ -45,5 +50,6 @@ class TestTheRestOfPodman(
     LimitContract,
     ApartContract,
     ContainerContract,
+    ContainerLayers,
 ):
     pass

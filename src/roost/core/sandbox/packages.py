@@ -132,7 +132,7 @@ class PackageLayers:
             if lack is not None:
                 raise FieldNotServed(
                     f"config.packages.{manager}: {lack}",
-                    hint="Install it on the machine, leave these packages out, or let the agent install them.",
+                    hint="Install it on the machine or in the image, leave these packages out, or let the agent install them.",
                 )
 
     async def _lack(self, manager: str) -> str | None:

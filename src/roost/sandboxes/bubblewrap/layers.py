@@ -1,8 +1,9 @@
 """Layers of packages: built over the machine's own system, kept below the data directory, shared by sandboxes.
 
     layers/NAME/{usr,opt,var,etc}    what the build has written, without what only the build needs; `etc` is whole
-    layers/NAME.lock                 held alone by who builds it, together by those who use it; touched when used
     layers/.new-NAME-…               being built: it gets its name when all of it is on the disk
+
+The locks beside them are those of `layer_directory`.
 
 A build is nobody in particular on the machine, as every sandbox, and the superuser of a user namespace with one user.
 So it can change what belongs to it, and nothing else: it has directories of its own under all names of the
@@ -17,10 +18,8 @@ import hashlib
 import json
 import os
 import platform
-import secrets
 import shutil
 import stat
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any, Final
 from roost import disk
 from roost.domain.packages import program_of
 from roost.sandboxes.bubblewrap.root import writable_directories
+from roost.sandboxes.layer_directory import LayerDirectory
 from roost.sandboxes.paths import open_at, walk_beneath
 
 _FORMAT: Final = 1
@@ -57,11 +57,11 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Layers:
+class Layers(LayerDirectory):
     """The layers of one data directory. All of it blocks."""
 
     def __init__(self, directory: Path, etc: Path) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._etc = etc
 
     def lack(self, managers: Collection[str]) -> str | None:
@@ -83,55 +83,25 @@ class Layers:
 
     def find(self, name: str) -> Path | None:
         """Where a layer is, if it is there."""
-        layer = self._directory / name
+        layer = self.directory / name
         return layer if layer.is_dir() else None
-
-    def touch(self, name: str) -> None:
-        """Note that it is used. :raises OSError:"""
-        lock = self._directory / f"{name}.lock"
-        lock.touch(mode=0o600)
-        os.utime(lock)
 
     @contextmanager
     def used(self, name: str) -> Iterator[Path]:
         """Where a layer is, which nobody removes meanwhile. :raises FileNotFoundError: it is gone"""
-        with self._locked(name, fcntl.LOCK_SH):
+        with self.locked(name, fcntl.LOCK_SH):
             self.touch(name)
             layer = self.find(name)
             if layer is None:
                 raise FileNotFoundError(f"the layer {name} is gone")
             yield layer
 
-    def try_lock(self, name: str, held: ExitStack) -> bool:
-        """Whether nobody else builds or uses it, until `held` ends."""
-        try:
-            held.enter_context(self._locked(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
-        except BlockingIOError:
-            return False
-        return True
-
-    @contextmanager
-    def _locked(self, name: str, how: int) -> Iterator[None]:
-        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = self._directory / f"{name}.lock"
-        while True:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, how)
-                if _is_the_same(file, descriptor):
-                    yield
-                    return
-            finally:
-                os.close(descriptor)
-
     def begin(self, name: str, packages: Mapping[str, Any]) -> Path:
         """A directory to build the layer in, with all that a build needs. What a killed build has left is removed.
 
         :raises OSError:
         """
-        for left in self._directory.glob(f".new-{name}-*"):
-            disk.remove(left)
-        new = self._directory / f".new-{name}-{secrets.token_hex(4)}"
+        new = self.new(name)
         for part in ("usr", "opt", "var/lib", "var/cache", "var/log", "home", "work-usr"):
             (new / part).mkdir(parents=True)
         for inner in _shadowed(everything=bool(packages.get("apt"))):
@@ -179,37 +149,23 @@ class Layers:
                 raise OSError(ctypes.get_errno(), "the layer cannot be made durable")
         finally:
             os.close(top)
-        new.rename(self._directory / name)
-        disk.sync_folder(self._directory)
+        new.rename(self.directory / name)
+        disk.sync_folder(self.directory)
 
     def collect(self, days: float) -> None:
         """Remove what nobody has used for so long, and what killed builds have left."""
-        if not self._directory.is_dir():
-            return
-        for left in self._directory.glob(".new-*"):
+        self.sweep()
+        for name in self.unused(days):
             with ExitStack() as held:
-                if self.try_lock(left.name.split("-")[1], held):
-                    disk.remove(left)
-        before = time.time() - days * 86400
-        for lock in self._directory.glob("*.lock"):
-            with suppress(FileNotFoundError), ExitStack() as held:
-                if not self.try_lock(lock.stem, held) or lock.stat().st_mtime >= before:
+                if not self.try_lock_unused(name, days, held):
                     continue
                 # First it loses its name: what a kill leaves of it must not count as the layer.
-                gone = self._directory / f".new-{lock.stem}-gone"
+                gone = self.directory / f".new-{name}-gone"
                 with suppress(FileNotFoundError):
-                    (self._directory / lock.stem).rename(gone)
-                    disk.sync_folder(self._directory)
+                    (self.directory / name).rename(gone)
+                    disk.sync_folder(self.directory)
                     disk.remove(gone)
-                lock.unlink()
-
-
-def _is_the_same(file: Path, descriptor: int) -> bool:
-    """Whether nobody has removed the file meanwhile."""
-    try:
-        return file.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
+                self.forget(name)
 
 
 def _identity(file: Path) -> list[object]:

@@ -38,7 +38,6 @@ _HINT: Final = (
     "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
     "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
 )
-_LOOK_SECONDS: Final = 0.5  # at a layer that another server builds
 _WRITES: Final = "mkdir /usr/local/roost-check /var/roost-check"
 
 
@@ -132,11 +131,8 @@ class BubblewrapProvider:
         ground = await self._prepare_ground()
         layers = self._layers(ground)
         layer = await anyio.to_thread.run_sync(layers.name_of, packages)
-        with ExitStack() as held:
+        async with layers.alone(layer):
             try:
-                # The other server's end is not told to us.
-                while not await anyio.to_thread.run_sync(layers.try_lock, layer, held):  # noqa: ASYNC110
-                    await anyio.sleep(_LOOK_SECONDS)
                 if await anyio.to_thread.run_sync(layers.find, layer) is not None:
                     yield None
                     return

@@ -3,7 +3,7 @@
 `docs/sandboxes.md` says how it differs from the default. A reader may take the files in this order:
 `provider` (opens sandboxes), `sandbox` (one of them), `process` (a command in it), `recipe` (what a container
 is made of), `profile` (its system-call filter), then `engine` and `wire` (how the engine is spoken to).
-`images` makes what containers are made of.
+`images` makes what containers are made of, `layers` adds packages to it.
 """
 
 from __future__ import annotations
@@ -20,4 +20,5 @@ def make(settings: Settings) -> DockerProvider:
         socket=settings.docker_socket,
         image=settings.docker_image,
         runtime=settings.docker_runtime,
+        data=settings.data.resolve(),
     )

@@ -27,6 +27,7 @@ LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
 _NOT_FOUND: Final = 404
 _SECONDS_TO_GO: Final = 60.0
+_SECONDS_TO_KEEP: Final = 900.0
 
 
 class Engine:
@@ -117,6 +118,19 @@ class Engine:
         arguments = msgspec.json.encode(given).decode()
         asked = {"t": name, "buildargs": arguments, "rm": "true", "forcerm": "true"}
         return relay(self._socket, "/build?" + urlencode(asked), context)
+
+    async def commit(self, container: str, name: str, tag: str) -> None:
+        """Make an image of what is in a container, which stands still meanwhile. It is there as a whole or not at all."""
+        asked = {"container": container, "repo": name, "tag": tag, "pause": "true"}
+        await ask(self._socket, "POST", "/commit?" + urlencode(asked), {}, seconds=_SECONDS_TO_KEEP)
+
+    async def remove_image(self, name: str) -> None:
+        """Remove an image, if it is there. :raises EngineRefused: a container is made of it"""
+        try:
+            await ask(self._socket, "DELETE", f"/images/{quote(name)}")
+        except EngineRefused as refused:
+            if refused.status != _NOT_FOUND:
+                raise
 
     async def create(self, name: str, container: Mapping[str, Any]) -> str:
         """A container that does not run yet; its id."""

@@ -8,8 +8,8 @@ import platform
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.packages import PlanBuild
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, LocalVolume, Plan
 from roost.sandboxes import sandbox_names
@@ -28,6 +29,7 @@ from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import PLACE, Engine
+from roost.sandboxes.docker.layers import CLEAN, LOOK, ImageLayers, image_of, lack_of
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, RunningContainer
 from roost.sandboxes.docker.wire import EngineRefused, EngineStream
@@ -47,6 +49,7 @@ class DockerProvider:
     :param runtime: another one than the engine's own, such as `runsc`, which the engine must know
     :param uids: what a root server gives to sandboxes; must belong to nobody else on the machine
     :param state: a directory of the server's own that the engine can see; by default below `/run`
+    :param data: another, which lasts: what is known of layers of packages is there; by default `state`
     """
 
     def __init__(
@@ -57,16 +60,19 @@ class DockerProvider:
         runtime: str | None = None,
         uids: range = DEFAULT_UIDS,
         state: Path | None = None,
+        data: Path | None = None,
     ) -> None:
         self._engine = Engine(socket)
         self._image = image
         self._runtime = runtime
         self._uids = Uids(uids)
         self._state = state
+        self._data = data
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._checked = False
         self._writable = True
-        self._certificates: tuple[str, bytes | None] = "", None  # of an image, by its id
+        self._certificates: dict[str, bytes | None] = {}  # of images, by their ids
+        self._managers: dict[str, list[str]] = {}  # likewise
 
     @property
     def name(self) -> str:
@@ -109,8 +115,8 @@ class DockerProvider:
             f"the engine has no runtime {self._runtime!r}, but {', '.join(known)}", hint=hint
         )
 
-    async def _try_one(self) -> None:
-        """An engine that answers may still not see our files, or not run the image."""
+    async def _try_one(self, script: str = "true") -> str:
+        """What a shell's script says. An engine that answers may still not see our files, or not run the image."""
         with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
             home = Path(folder)
             session = f"check-{secrets.token_hex(4)}"
@@ -121,14 +127,19 @@ class DockerProvider:
                 workspace=LocalVolume(home),
             )
             try:
-                async with self.open(plan) as sandbox:
-                    code = await (await sandbox.spawn(["true"])).wait()
+                async with self._opened(plan, self._image) as sandbox:
+                    process = await sandbox.spawn(["/bin/sh", "-c", script])
+                    said = b""
+                    while data := await process.receive():
+                        said += data
+                    code = await process.wait()
             except SandboxFailed as error:
                 raise SandboxUnavailable(
                     f"a container does not work here: {error.message}", hint=error.hint
                 ) from error
         if code != 0:
             raise SandboxUnavailable(f"a container could not run anything (exit code {code})")
+        return said.decode(errors="replace")
 
     async def limits_report(self) -> dict[str, str]:
         engine = f"version {await self._ask_engine()}"
@@ -152,16 +163,61 @@ class DockerProvider:
             if found["State"] != "running" and time.time() - found["Created"] > _SECONDS_TO_START:
                 await self._engine.remove(found["Id"])
 
-    def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-        return self._opened(plan)
+    @asynccontextmanager
+    async def open(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
+        image = self._image if plan.layer is None else await self._layer(plan.layer)
+        async with self._opened(plan, image) as sandbox:
+            yield sandbox
+
+    async def lack(self, managers: Collection[str]) -> str | None:
+        await self.check()
+        if not self._writable:
+            return f"the root of a container is read-only here: {_NOT_COUNTED}"
+        with _said_by_engine():
+            image = await self._engine.image_id(self._image)
+        if image not in self._managers:
+            self._managers[image] = (await self._try_one(LOOK)).split()
+        return lack_of(managers, self._managers[image], self._image)
+
+    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
+        with _said_by_engine():
+            return await self._layers.find(self._image, packages)
 
     @asynccontextmanager
-    async def _opened(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
+    async def building(
+        self, packages: Mapping[str, Any], plan: PlanBuild
+    ) -> AsyncGenerator[Sandbox | None, None]:
+        layer, _ = await self.layer_of(packages)
+        with _said_by_engine():
+            async with self._layers.begun(layer) as home:
+                if home is None:
+                    yield None
+                    return
+                wanted = plan(layer, LocalVolume(home))
+                async with self._opened(wanted, self._image, recipe.BUILDER) as sandbox:
+                    yield sandbox
+                    await (await sandbox.spawn(["/bin/sh", "-c", CLEAN])).wait()
+                    await self._layers.keep(layer, sandbox.container)
+
+    async def collect(self, days: float) -> None:
+        with _said_by_engine():
+            await self._layers.collect(days)
+
+    async def _layer(self, name: str) -> str:
+        with _said_by_engine():
+            if not await self._layers.use(name):
+                raise SandboxUnavailable(f"cannot make a container: the layer {name} is gone")
+        return image_of(name)
+
+    @asynccontextmanager
+    async def _opened(
+        self, plan: Plan, image: str, who: SandboxIdentity | None = None
+    ) -> AsyncGenerator[DockerSandbox, None]:
         check_targets(plan.shown)
         try:
             async with self._open.slot(plan) as slot, anyio.create_task_group() as tasks:
                 with ExitStack() as held:
-                    sandbox = await self._make(plan, tasks, held)
+                    sandbox = await self._make(plan, image, who, tasks, held)
                     slot.take(sandbox)
                     try:
                         if plan.limits.disk_bytes:
@@ -173,16 +229,25 @@ class DockerProvider:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail
 
-    async def _make(self, plan: Plan, tasks: TaskGroup, held: ExitStack) -> DockerSandbox:
+    async def _make(
+        self,
+        plan: Plan,
+        image: str,
+        given: SandboxIdentity | None,
+        tasks: TaskGroup,
+        held: ExitStack,
+    ) -> DockerSandbox:
         try:
             await self._check_runtime()
             await self._end(sandbox_names.older_than(plan))
             await anyio.to_thread.run_sync(make_mount_points, plan)
-            who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
+            who = given
+            if who is None:
+                who = await anyio.to_thread.run_sync(settle, plan, self._uids, held)
             etc = await anyio.to_thread.run_sync(self._name_user, who)
-            await self._trust_image(plan)
+            await self._trust_image(plan, image)
             security = recipe.security(await self._filter())
-            make = partial(recipe.container, plan, who, etc, self._image, self._runtime, security)
+            make = partial(recipe.container, plan, who, etc, image, self._runtime, security)
             # Given up half-way, it would leave a container that nobody knows of.
             with anyio.CancelScope(shield=True):
                 running = await self._start(plan, who, make(writable=self._writable))
@@ -198,14 +263,14 @@ class DockerProvider:
             raise SandboxUnavailable(f"no system-call filter for {platform.machine()}") from None
         return DockerSandbox(self._engine, running, tasks)
 
-    async def _trust_image(self, plan: Plan) -> None:
+    async def _trust_image(self, plan: Plan, image: str) -> None:
         """What programs are to trust is the image's own list, if it has one, and the session's certificate."""
         if plan.certificates is None or plan.authority is None:
             return
-        image, own = self._certificates
-        if image != (now := await self._engine.image_id(self._image)):
-            own = await self._engine.image_file(now, SYSTEM_CERTIFICATES)
-            self._certificates = now, own
+        now = await self._engine.image_id(image)
+        if now not in self._certificates:
+            self._certificates[now] = await self._engine.image_file(now, SYSTEM_CERTIFICATES)
+        own = self._certificates[now]
         if own is not None:
             session = await anyio.Path(plan.authority).read_bytes()
             await anyio.Path(plan.certificates).write_bytes(own.rstrip() + b"\n" + session)
@@ -215,8 +280,7 @@ class DockerProvider:
         text = msgspec.json.encode(profile(platform.machine())).decode()
         if not await self._engine.is_podman():
             return text
-        state = self._state or default_state()
-        file = state / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        file = self._folder / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
         await anyio.to_thread.run_sync(write_whole, file, text)
         return file
 
@@ -250,19 +314,39 @@ class DockerProvider:
 
         Named by what is in them, so that servers share them.
         """
-        state = self._state or default_state()
-        folder = state / f"user-{who.uid}-{who.gid}"
+        folder = self._folder / f"user-{who.uid}-{who.gid}"
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         write_whole(folder / "passwd", recipe.passwd(who))
         write_whole(folder / "group", recipe.group(who))
+        write_whole(folder / recipe.NO_SERVICES, recipe.NO_SERVICES_SCRIPT)
+        (folder / recipe.NO_SERVICES).chmod(0o755)
         (folder / recipe.EMPTY).mkdir(mode=0o555, exist_ok=True)
         return folder
+
+    @property
+    def _folder(self) -> Path:
+        return self._state or default_state()
+
+    @property
+    def _layers(self) -> ImageLayers:
+        return ImageLayers(self._engine, (self._data or self._folder) / "container-layers")
 
     async def sweep(self) -> None:
         try:
             await self._end(sandbox_names.orphaned)
         except EngineRefused as refused:
             raise SandboxFailed(f"cannot sweep containers: {refused}") from refused
+
+
+@contextmanager
+def _said_by_engine() -> Iterator[None]:
+    """What an engine refuses is a failure of its sandboxes."""
+    try:
+        yield
+    except EngineRefused as refused:
+        raise SandboxFailed(f"the engine refuses it: {refused}") from refused
+    except OSError as error:
+        raise SandboxFailed(f"the layer cannot be kept: {error}") from error
 
 
 def _disk_watch(plan: Plan, sandbox: DockerSandbox) -> DiskWatch:

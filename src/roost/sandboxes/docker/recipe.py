@@ -47,6 +47,15 @@ for file in /proc/[0-9]*/stat; do
     kill -KILL "${pid%/stat}"
 done
 """
+BUILDER: Final = SandboxIdentity(0, 0, dropped=False, shared=False)
+"""Who installs the packages of a layer: root, in a container with nothing in it."""
+
+# As engines give them to every container, without those that are for networks, devices and other roots.
+_BUILDER_MAY: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"]
+NO_SERVICES: Final = "no-services"
+NO_SERVICES_SCRIPT: Final = "#!/bin/sh\nexit 101\n"
+"""What Debian's packages ask before they start a service."""
+
 EMPTY: Final = "empty"
 """The name of an empty directory beside the files that name the user."""
 
@@ -82,9 +91,10 @@ def container(
     """
     host = (
         _apart(security)
+        | ({"CapAdd": _BUILDER_MAY} if who == BUILDER else {})
         | {"ReadonlyRootfs": not writable}
         | _limits(plan.limits, who)
-        | {"Mounts": _mounts(plan, etc)}
+        | {"Mounts": [*_mounts(plan, etc), *_system_files(who, etc)]}
     )
     return {
         "Image": image,
@@ -191,9 +201,13 @@ def _mounts(plan: Plan, etc: Path) -> list[dict[str, Any]]:
     if plan.certificates is not None:
         # In the place where most images have theirs. Programs are told by variables, too.
         made.append(_bind(plan.certificates, SYSTEM_CERTIFICATES[0], writable=False))
-    return made + [
-        _bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")
-    ]
+    return made
+
+
+def _system_files(who: SandboxIdentity, etc: Path) -> list[dict[str, Any]]:
+    if who == BUILDER:
+        return [_bind(etc / NO_SERVICES, "/usr/sbin/policy-rc.d", writable=False)]
+    return [_bind(etc / name, f"/etc/{name}", writable=False) for name in ("passwd", "group")]
 
 
 def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]:

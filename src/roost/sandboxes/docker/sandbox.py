@@ -58,6 +58,11 @@ class DockerSandbox:
         self._failure: str | None = None
 
     @property
+    def container(self) -> str:
+        """The engine's id for it."""
+        return self._container.id
+
+    @property
     def written(self) -> Path | None:
         """Where what is written to its root lies on this machine."""
         return self._container.written

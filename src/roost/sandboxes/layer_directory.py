@@ -1,0 +1,118 @@
+"""A directory with a lock for each layer of packages, and with what is being built.
+
+`NAME.lock` is held alone by who builds or removes a layer, together by those who use it, and touched when it is used.
+`.new-NAME-…` is what a build needs; of one that was killed, it is left for the next to remove.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from roost import disk
+from roost.errors import SandboxUnavailable
+
+_LOOK_SECONDS: Final = 0.5  # at a layer that another server builds
+
+
+class LayerDirectory:
+    """The layers of one data directory, or what is known of them there. All but `alone` blocks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def touch(self, name: str) -> None:
+        """Note that it is used. :raises OSError:"""
+        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        lock = self._lock(name)
+        lock.touch(mode=0o600)
+        os.utime(lock)
+
+    @asynccontextmanager
+    async def alone(self, name: str) -> AsyncGenerator[None, None]:
+        """Wait until nobody else builds or uses it. :raises SandboxUnavailable: there can be no layer here"""
+        with ExitStack() as held:
+            try:
+                # The other server's end is not told to us.
+                while not await anyio.to_thread.run_sync(self.try_lock, name, held):  # noqa: ASYNC110
+                    await anyio.sleep(_LOOK_SECONDS)
+            except OSError as error:
+                raise SandboxUnavailable(f"cannot make a layer: {error}") from error
+            yield
+
+    def try_lock(self, name: str, held: ExitStack) -> bool:
+        """Whether nobody else builds or uses it, until `held` ends."""
+        try:
+            held.enter_context(self.locked(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    @contextmanager
+    def locked(self, name: str, how: int) -> Iterator[None]:
+        """With its lock, taken `how`. :raises BlockingIOError: somebody else has it"""
+        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = self._lock(name)
+        while True:
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, how)
+                if _is_the_same(file, descriptor):
+                    yield
+                    return
+            finally:
+                os.close(descriptor)
+
+    def new(self, name: str) -> Path:
+        """Where to build it, for who holds its lock; nothing is there yet. What a killed build has left is removed.
+
+        :raises OSError:
+        """
+        for left in self.directory.glob(f".new-{name}-*"):
+            disk.remove(left)
+        return self.directory / f".new-{name}-{secrets.token_hex(4)}"
+
+    def sweep(self) -> None:
+        """Remove what killed builds have left. :raises OSError:"""
+        for left in self.directory.glob(".new-*"):
+            with ExitStack() as held:
+                if self.try_lock(left.name.split("-")[1], held):
+                    disk.remove(left)
+
+    def unused(self, days: float) -> list[str]:
+        """Those that nobody has used for so long."""
+        return [lock.stem for lock in self.directory.glob("*.lock") if _is_old(lock, days)]
+
+    def try_lock_unused(self, name: str, days: float, held: ExitStack) -> bool:
+        """Whether nobody uses it, nor has for so long, until `held` ends."""
+        return self.try_lock(name, held) and _is_old(self._lock(name), days)
+
+    def forget(self, name: str) -> None:
+        """There is no such layer any more, says who holds its lock."""
+        self._lock(name).unlink(missing_ok=True)
+
+    def _lock(self, name: str) -> Path:
+        return self.directory / f"{name}.lock"
+
+
+def _is_old(file: Path, days: float) -> bool:
+    try:
+        return file.stat().st_mtime < time.time() - days * 86400
+    except FileNotFoundError:
+        return False
+
+
+def _is_the_same(file: Path, descriptor: int) -> bool:
+    """Whether nobody has removed the file meanwhile."""
+    try:
+        return file.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False
