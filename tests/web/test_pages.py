@@ -105,6 +105,26 @@ def test_everything_can_be_done_with_the_keyboard_alone(person: Person):
     person.hears("I have seen 1 user message")
 
 
+def test_a_session_begins_for_who_submits_the_moment_the_choices_come(person: Person):
+    """The choice is made then, and its text follows: a browser that asks for the text would refuse."""
+    person.log_in()
+    person.make_parts()
+    page = person.page
+    held: list[Route] = []
+    page.route("**/v1/environments*", lambda route: held.append(route))
+    page.goto(person.server.url)
+    page.get_by_role("button", name="New session").click()
+    form = page.get_by_role("dialog").locator("form")
+    expect(form.get_by_role("combobox", name="Agent")).to_have_value("coder")
+    form.evaluate(
+        """form => new MutationObserver((_, watch) => { watch.disconnect(); form.requestSubmit() })
+             .observe(form, {subtree: true, childList: true, attributes: true})"""
+    )
+    for route in held:
+        route.continue_()
+    page.wait_for_url("**/sessions/sesn_*")
+
+
 def press(person: Person, name: str) -> None:
     """Tab to a button of that name, and press it."""
     button = person.page.get_by_role("button", name=name)

@@ -99,12 +99,13 @@ export function PlacementFields({ placement, troubles = {} }: { placement: Place
   const me = useMe().data;
   const agent = agents.find(({ id }) => id === chosen.agent);
   const idle = agent !== undefined && !hasTools(agent);
-  // Who submits before the choices have come is not told to choose: `useSubmit` waits for them.
+  // The browser is not asked whether they are filled: it would look at their text, which comes a moment after the
+  // choice, and refuse who is quick. `useSubmit` waits for the choices.
   return (
     <>
       {!loading && (agents.length === 0 || places.length === 0) && <FirstThings agents={agents.length} places={places.length} />}
-      <Select label="Agent" description={idle && "This agent has no tools: it can talk, and neither read nor change anything."} data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable withAsterisk required={!loading} />
-      <Select label="Environment" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.place} onChange={set.place} allowDeselect={false} searchable withAsterisk required={!loading} />
+      <Select label="Agent" description={idle && "This agent has no tools: it can talk, and neither read nor change anything."} data={agents.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.agent} onChange={set.agent} allowDeselect={false} searchable withAsterisk aria-required />
+      <Select label="Environment" data={places.map(({ id, name }) => ({ value: id, label: name }))} value={chosen.place} onChange={set.place} allowDeselect={false} searchable withAsterisk aria-required />
       <HarnessSelect value={harness} onChange={set.harness} error={troubles.harness} />
       <WorkspaceSelect workspaces={workspaces} value={workspace} onChange={set.workspace} />
       <Radio.Group label="Trust" value={trust} onChange={(value) => set.trust(value as Trust)}>
