@@ -86,6 +86,16 @@ GUARDS: Final[dict[str, list[str]]] = {
         *_WORK,
         *_RUNS,
     ],
+    "core/work/handover.py": [
+        "tests/core/test_nodes.py",
+        "tests/core/test_dispatch.py",
+        "tests/core/test_lost_notifications.py",
+    ],
+    "core/work/prerequisites.py": [
+        "tests/core/test_trust.py",
+        "tests/core/test_sandboxes.py",
+        "tests/core/test_start_limit.py",
+    ],
     "core/work/nodes.py": ["tests/core/test_nodes.py", *_WORK],
     "core/read/follow.py": [*_FOLLOW, "tests/core/test_fanout.py", "tests/api/test_stream.py"],
     "core/read/fanout.py": ["tests/core/test_fanout.py"],

@@ -12,6 +12,7 @@ import anyio
 from roost.core.read.follow import Follow
 from roost.core.work.dispatch import Dispatcher
 from roost.core.work.nodes import NodeLease
+from roost.core.work.runner import RunnerParts
 from roost.core.work.workspace_queue import WorkspaceQueue
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
@@ -132,3 +133,9 @@ async def node(
             known,
         )
         dispatcher.stop()
+
+
+def use_parts(roost: Node, parts: RunnerParts) -> None:
+    """What its runners have from now on; none of them may be at work yet."""
+    roost.dispatcher._parts = parts
+    roost.dispatcher._handover._idle = parts.idle

@@ -116,7 +116,7 @@ async def test_a_warm_agent_is_sent_to_sleep_though_the_notification_was_lost(
         await roost.turn(session, "one")
         await until_standing_by(roost, session.id)
         dispatcher = roost.dispatcher
-        dispatcher._leave(True) if cause == "drain" else dispatcher._parts.idle.end_one()
+        dispatcher._handover._leave(True) if cause == "drain" else dispatcher._parts.idle.end_one()
         with anyio.fail_after(SOON):
             await provider.until_open(0)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.core.node import AGENT, TENANT, Node, node, texts
+from tests.core.node import AGENT, TENANT, Node, node, texts, use_parts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.core.test_start_limit import Slow
 
@@ -88,8 +88,11 @@ async def prestart_node(
             PrestartSettings(size=size, seconds=60, notes=data / "pool"),
             room=lambda: room[0],
         )
-        roost.dispatcher._parts = runner_parts(
-            *(store, notifier, harnesses), sandboxes=opens, limit=wakes, prestart=pool
+        use_parts(
+            roost,
+            runner_parts(
+                *(store, notifier, harnesses), sandboxes=opens, limit=wakes, prestart=pool
+            ),
         )
         await tasks.start(pool.run)
         yield PrestartNode(roost, pool, provider, fixed, room)

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.core.node import TENANT, Node, message, node, texts, types
+from tests.core.node import TENANT, Node, message, node, texts, types, use_parts
 
 from roost.blobs.folder import FolderBlobs
 from roost.core.files.attachments import ShowingFiles
@@ -152,12 +152,15 @@ async def sandboxed_node(
         opens = sandboxes(data / "vault", provider, door or FakeEgress(), roost, files=files)
         scripted = roost.harnesses["scripted"]
         store = roost.store
-        roost.dispatcher._parts = runner_parts(
-            *(store, roost.notifier, {"in-sandbox": harness_class(scripted)}),
-            sandboxes=opens,
-            standby=roost.standby,
-            sleep_after=sleep_after,
-            most_idle=most,
+        use_parts(
+            roost,
+            runner_parts(
+                *(store, roost.notifier, {"in-sandbox": harness_class(scripted)}),
+                sandboxes=opens,
+                standby=roost.standby,
+                sleep_after=sleep_after,
+                most_idle=most,
+            ),
         )
         yield roost
 
@@ -348,7 +351,7 @@ async def test_a_new_sandbox_has_spent_what_the_ones_before_it_have(tmp_path: Pa
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.prerequisites._LOOK_AGAIN", 0.05)
     provider = FakeProvider(available=False)
     async with sandboxed_node(tmp_path, provider) as roost:
         session = await roost.session(message("Hello?"), harness="in-sandbox")

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.core.node import Node, message, node, texts
+from tests.core.node import Node, message, node, texts, use_parts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 
 from roost.core.work.start_limit import StartLimit
@@ -81,10 +81,13 @@ async def slow_node(
         opens = sandboxes(data / "vault", provider, FakeEgress(), roost)
         scripted = roost.harnesses["scripted"]
         slow = Slow(scripted)
-        roost.dispatcher._parts = runner_parts(
-            *(store, roost.notifier, {"in-sandbox": slow, "scripted": scripted}),
-            sandboxes=opens,
-            limit=StartLimit(roost.notifier, most),
+        use_parts(
+            roost,
+            runner_parts(
+                *(store, roost.notifier, {"in-sandbox": slow, "scripted": scripted}),
+                sandboxes=opens,
+                limit=StartLimit(roost.notifier, most),
+            ),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_run_when_notified, roost)

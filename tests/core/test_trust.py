@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.core.node import AGENT, TENANT, Node, message, node, texts, types
+from tests.core.node import AGENT, TENANT, Node, message, node, texts, types, use_parts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness
 
 from roost.core.sandbox.offered import OfferedSandboxes
@@ -144,11 +144,14 @@ async def manor(data: Path) -> AsyncGenerator[tuple[Node, TwoProviders], None]:
         server = TwoProviders(OneEnvironment(), data / "vault", list(EVERY))
         scripted = roost.harnesses["scripted"]
         store = roost.store
-        roost.dispatcher._parts = runner_parts(
-            store,
-            roost.notifier,
-            {"in-sandbox": SandboxedHarness(scripted)},
-            sandboxes=server.sandboxes,
+        use_parts(
+            roost,
+            runner_parts(
+                store,
+                roost.notifier,
+                {"in-sandbox": SandboxedHarness(scripted)},
+                sandboxes=server.sandboxes,
+            ),
         )
         yield roost, server
 
@@ -207,7 +210,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
 async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
-    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.prerequisites._LOOK_AGAIN", 0.05)
     async with manor(tmp_path) as (roost, server):
         server.levels.remove(level)
         session = await begun(roost, trust_level=level)

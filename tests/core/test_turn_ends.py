@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from tests.core.node import Node, node
+from tests.core.node import Node, node, use_parts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.workspaces.complete_files import look_at_all
 from tests.workspaces.trees import UIDS
@@ -78,11 +78,14 @@ async def writing(
         opens = sandboxes(data / "vault", FakeProvider(), FakeEgress(), roost, files=files)
         agent = Writing(roost.harnesses["scripted"])
         agent.homes = homes
-        roost.dispatcher._parts = runner_parts(
-            *(roost.store, roost.notifier, {"in-sandbox": agent}),
-            sandboxes=opens,
-            standby=roost.standby,
-            sleep_after=60,
+        use_parts(
+            roost,
+            runner_parts(
+                *(roost.store, roost.notifier, {"in-sandbox": agent}),
+                sandboxes=opens,
+                standby=roost.standby,
+                sleep_after=60,
+            ),
         )
         yield roost, agent, files, snapshots
 

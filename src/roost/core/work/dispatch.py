@@ -6,13 +6,13 @@ A session whose runner died is claimed like any other: nothing else has to happe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 import anyio
 from anyio import CancelScope
 from anyio.abc import TaskGroup
 
+from roost.core.work.handover import Handover
 from roost.core.work.leased_log import Leaves
 from roost.core.work.nodes import NodeLease
 from roost.core.work.runner import Runner, RunnerParts
@@ -56,22 +56,23 @@ class Dispatcher:
         self._notifier = parts.notifier
         self._parts = parts
         self._max_runners = max_runners
-        self._drain_seconds = drain_seconds
         self._machine = machine
         self._runners: dict[Runner, CancelScope] = {}
         self._stopping = False
-        self._leaving = False
+        self._handover = Handover(
+            member, parts.notifier, parts.idle, lambda: self.busy, self._cancel, drain_seconds
+        )
 
     async def run(self, stop_seconds: float, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Work until `stop`, then let runners finish for `stop_seconds` and hand back the rest."""
         await self.member.join()
         async with anyio.create_task_group() as alive:
             alive.start_soon(self.member.run)
-            alive.start_soon(self._drain_whenever_asked)
+            alive.start_soon(self._handover.whenever_draining)
             async with anyio.create_task_group() as tasks:
                 task_status.started()
                 await self._claim_while_wanted(tasks)
-                await self._hand_over(stop_seconds, lambda: True)
+                await self._handover.for_good(stop_seconds)
                 tasks.cancel_scope.cancel()
             alive.cancel_scope.cancel()
         await self.member.leave()
@@ -106,7 +107,7 @@ class Dispatcher:
             while not self._stopping:
                 for lease in await self._claim():
                     self._parts.starter.limit.expect(lease.session_id)
-                    runner = Runner(self._parts, lease, lambda: self._leaving)
+                    runner = Runner(self._parts, lease, lambda: self._handover.leaving)
                     self._runners[runner] = CancelScope()
                     tasks.start_soon(self._run, runner, lease)
                 # What was just notified of may be left to another node, for a moment.
@@ -165,37 +166,6 @@ class Dispatcher:
             about = {"action": "release", "session": lease.session_id}
             _log.warning("cannot hand back: %s", error.message, extra=about)
 
-    async def _drain_whenever_asked(self) -> None:
-        """While this node is to drain, its sessions go to others: those at rest at once, the others
-        after their turn, and when that takes too long, in the middle of it.
-        """
-        drained = False
-        with self._notifier.subscribe(WORK) as subscription:
-            while True:
-                if self.member.draining and not drained:
-                    await self._hand_over(self._drain_seconds, lambda: self.member.draining)
-                    drained = self.member.draining
-                elif drained and not self.member.draining:
-                    drained = False
-                    self._leave(False)
-                await subscription.until_notified(_LOOK_AGAIN)
-
-    async def _hand_over(self, seconds: float, wanted: Callable[[], bool]) -> None:
-        """Let runners come to the end of their turn for some seconds, and take what is left from them.
-
-        The next claim of these sessions, here or at another node, goes on from the log.
-        """
-        self._leave(True)
-        with anyio.move_on_after(seconds), self._notifier.subscribe(WORK) as subscription:
-            while wanted() and (self.busy or len(self._parts.idle)):
-                await subscription.until_notified(_LOOK_AGAIN)
-        if not wanted():
-            self._leave(False)
-            return
+    def _cancel(self) -> None:
         for scope in list(self._runners.values()):
             scope.cancel()
-
-    def _leave(self, leaving: bool) -> None:
-        """From now on, begin no turn, and let idle agents end: others go on. Or stay, after all."""
-        self._leaving = leaving
-        self._parts.idle.close(leaving)

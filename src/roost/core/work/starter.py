@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -15,18 +14,15 @@ from roost.core.sandbox.reports import LoggedReports
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import can_start_ahead, history
 from roost.core.work.leased_log import LeasedLog
+from roost.core.work.prerequisites import Prerequisites
 from roost.core.work.prestart import Prestart
 from roost.core.work.start_limit import StartLimit
-from roost.core.write.intake import inbox
-from roost.domain.events import Draft
 from roost.domain.session import Lease, Session
-from roost.errors import HarnessUnavailable, SandboxUnavailable
-from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
+from roost.errors import HarnessUnavailable
+from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
-
-_LOOK_AGAIN: Final = 5.0  # seconds between two tries to have a sandbox
 
 
 class AgentStarter:
@@ -46,9 +42,9 @@ class AgentStarter:
         self.limit = limit
         self._log = log
         self._sessions = sessions
-        self._notifier = notifier
         self._harnesses = harnesses
         self._sandboxes = sandboxes
+        self._prerequisites = Prerequisites(notifier, sandboxes, limit)
         self._prestart = prestart
         self._budgets = budgets
 
@@ -88,8 +84,7 @@ class AgentStarter:
                     self.limit.end(session.id)
                     yield prestarted
                     return
-            await self._wait_for_sandbox(log, session)
-            await self._wait_for_packages(reports, session)
+            await self._prerequisites.met(session, log, reports.lacks)
             ahead = can_start_ahead(session, await self._log.inputs(session.id))
             brief = replace(brief, start=StartMode.of(resumed=resumed, ahead=ahead))
             await self.limit.begin(session.id)
@@ -102,33 +97,6 @@ class AgentStarter:
                 yield conversation
         finally:
             self.limit.end(session.id)
-
-    async def _wait_for_sandbox(self, log: LeasedLog, session: Session) -> None:
-        """Wait until it can be had. Until then the inputs wait in the queue: nothing else will do, because
-        a session keeps the trust level and the kind of sandbox it was given.
-        """
-        said = False
-        with self._notifier.subscribe(inbox(session.id)) as subscription:
-            while True:
-                try:
-                    return await self._sandboxes.offered.check(session.spec)
-                except SandboxUnavailable as missing:
-                    if not said:
-                        text = f"{missing.message}. {missing.hint or ''}".strip()
-                        await log.fail(Trouble(missing.code, text, "retrying"))
-                    said = True
-                    self.limit.end(session.id)  # others need not wait with it
-                await subscription.until_notified(_LOOK_AGAIN)
-
-    async def _wait_for_packages(self, reports: LoggedReports, session: Session) -> None:
-        """Wait until they are installed, which may take minutes. :raises PackagesFailed:"""
-
-        async def say(draft: Draft) -> None:
-            self.limit.end(session.id)  # others need not wait with it
-            await reports.lacks(draft)
-
-        provider = self._sandboxes.offered.provider_for(session.spec)
-        await self._sandboxes.packages.of(session, provider, say)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()

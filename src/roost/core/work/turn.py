@@ -76,13 +76,12 @@ class Turns:
         :raises LeaseLost: another runner has the session :raises Leaves: the session is over
         """
         session = work.session
-        if session.spec.self_hosted:
-            await self._items.want(session)
+        await self._items.want(session)
         await self._files.begun(session)
         stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(work)
-        if session.spec.self_hosted and stop_reason["type"] == "requires_action":
-            await self._say_if_awaited(session.id, log)
         end = 0 if stop_reason["type"] == "requires_action" else log.head
+        if not end:
+            await self._items.say_if_awaited(session, log.say)
         self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
         spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)
@@ -125,12 +124,6 @@ class Turns:
                 return False
             elif await self.rest(session, log, stop_reason, turn):
                 return True
-
-    async def _say_if_awaited(self, session_id: str, log: LeasedLog) -> None:
-        """Tell whoever follows the session that it waits for a worker, if none has it."""
-        said = await self._items.waiting(await self._sessions.find(session_id))
-        if said is not None:
-            await log.say(said)
 
     async def _is_spent(self, before: Session) -> bool:
         """Whether a turn had nothing left to spend, as its budget was when it began."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -55,6 +55,7 @@ _TRIES: Final = 20  # against others who change the same item
 _SHORTEST, _LONGEST = 1, 3600  # seconds of a lease that a worker may ask for
 _log = logging.getLogger(__name__)
 
+Say = Callable[[Draft], Awaitable[None]]
 Change = Callable[[WorkItem, Session | None], WorkItem]
 
 
@@ -82,7 +83,9 @@ class WorkItems:
     # For the session's runner
 
     async def want(self, session: Session) -> None:
-        """A turn of the session has begun: see to it that a worker comes."""
+        """A turn of the session has begun: see to it that a worker comes, if it is on a self-hosted environment."""
+        if not session.spec.self_hosted:
+            return
         tenant, environment_id = session.tenant, session.spec.environment_id
         for _ in range(_TRIES):
             try:
@@ -94,8 +97,15 @@ class WorkItems:
                     break
         self._notifier.notify(_topic(environment_id))
 
-    async def waiting(self, session: Session) -> Draft | None:
-        """What to say of a session that waits for a worker, if none has it."""
+    async def say_if_awaited(self, before: Session, say: Say) -> None:
+        """Tell whoever follows the session that it waits for a worker, if it does and none has it."""
+        if not before.spec.self_hosted:
+            return
+        said = await self._awaited(await self._sessions.find(before.id))
+        if said is not None:
+            await say(said)
+
+    async def _awaited(self, session: Session) -> Draft | None:
         environment_id = session.spec.environment_id
         found = await self._catalog.named(_kind(environment_id), session.tenant, session.id)
         if found is None or not waits_for_worker(session):
