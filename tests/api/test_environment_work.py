@@ -22,9 +22,10 @@ from tests.api.api_server import ApiServer, api_server, client_of, error_of, mes
 from roost.api.access.workers import WorkerAccess
 from roost.api.operations import OPERATIONS
 from roost.core.work.work_items import WorkItems
+from roost.core.write.intake import Intake
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
-from roost.domain.session import Lease, Pending
+from roost.domain.session import Lease, Move, Pending
 from roost.ports.drafts import new_draft
 
 FIRST = {"expected_last_heartbeat": "NO_HEARTBEAT"}
@@ -284,6 +285,162 @@ async def test_a_call_that_is_asked_about_is_a_workers_once_it_is_allowed(tmp_pa
         await ok(place.send(mine, place.result(allowed, "ran")))
         state = (await place.roost.store.sessions.find(place.session["id"])).state
         assert (state.pending, state.status) == ((), "running")
+
+
+@pytest.mark.parametrize("how", ["archived", "failed"])
+async def test_what_a_worker_was_to_run_is_closed_with_its_session(tmp_path: Path, how: str):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        if how == "archived":
+            await place.wait(call)
+            item, mine = await place.claimed()
+            await place.roost.post(f"/v1/sessions/{place.session['id']}/archive")
+        else:
+            lease = await place.begin(call)
+            item, mine = await place.claimed()
+            await place.roost.store.log.append(lease, Batch(move=Move.END))
+        last = (await place.events())[-3:]
+        assert [event["type"] for event in last] == [
+            "user.tool_result",
+            "session.thread_status_terminated",
+            "session.status_terminated",
+        ]
+        assert (last[0]["tool_use_id"], last[0]["closed"]) == (call.id, "session_ended")
+        beat = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+        assert (beat["state"], beat["lease_extended"]) == ("stopped", False)
+        assert await place.poll() is None
+
+
+async def test_a_token_that_is_over_brings_results_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call)
+        item, mine = await place.claimed()
+        following: list[int] = []
+        path = f"/v1/sessions/{place.session['id']}"
+
+        async def follow() -> None:
+            answer = await mine.get(f"{path}/events/stream")
+            following.append(answer.status_code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follow)
+            with anyio.fail_after(60):
+                while len(place.roost.deps.streams) == 0:  # noqa: ASYNC110 - nobody tells
+                    await anyio.sleep(0.01)
+            await ok(mine.post(place.at(item["id"], "stop"), json={"force": True}))
+        assert following == [200], "what it has open ends with the item"
+        # It is offered again at once. What the first worker holds opens the session no more.
+        for refused in (path, f"{path}/events", f"{path}/events/stream"):
+            error_of(await mine.get(refused), 403)
+        await ok(place.send(mine, place.result(call, "done")))
+        await place.roost.rest(place.session)
+        call = bash()
+        await place.wait(call)
+        second, other = await place.claimed()
+        await ok(other.post(place.at(second["id"], "stop"), json={"force": True}))
+        error_of(await place.send(mine, place.result(call, "done")), 401)
+        await ok(place.send(other, place.result(call, "done")))
+        monkeypatch.setattr("roost.domain.work_item.LATE", 0)
+        error_of(await place.send(other, place.result(call, "done")), 401)
+        await place.wait(bash())
+        error_of(await place.send(other, place.result(call, "done")), 401)
+
+
+async def test_an_older_claim_takes_nothing(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        first = await place.poll()
+        second = await place.poll(reclaim_older_than_ms=0)
+        old, new = (client_of(place.roost.app, token_of(each)) for each in (first, second))
+        error_of(await old.post(place.at(first["id"], "ack")), 409)
+        assert (await place.roost.get(place.at(first["id"])))["state"] == "queued"
+        await ok(new.post(place.at(first["id"], "ack")))
+        await ok(new.post(place.at(first["id"], "ack")))
+
+
+async def test_a_lost_worker_is_noticed_wherever_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call)
+        asked: list[str] = []
+        due = place.roost.store.catalog.due
+
+        async def noted(kind: str, before: int, *, limit: int) -> Any:
+            asked.append(kind)
+            return await due(kind, before, limit=limit)
+
+        item, mine = await place.claimed(desired_ttl_seconds=1)
+        await place.roost.post(f"/v1/environments/{place.environment['id']}/archive")
+        monkeypatch.setattr(place.roost.store.catalog, "due", noted)
+        with anyio.fail_after(60):
+            while (await place.roost.get(place.at(item["id"])))["state"] == "active":
+                await place.items.sweep()
+                await anyio.sleep(0.05)
+        assert set(asked) == {"work_watch"}, "one question, however many environments there are"
+        assert [each["closed"] for each in await place.events("user.tool_result")] == [
+            "worker_lost"
+        ]
+        # What it has is taken away before anything is said of its calls.
+        error_of(await mine.post(place.at(item["id"], "heartbeat"), params=FIRST), 412)
+        error_of(await mine.post(place.at(item["id"], "stop"), json={"force": True}), 409)
+
+
+async def test_a_worker_that_is_taken_away_from_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call)
+        item, mine = await place.claimed(desired_ttl_seconds=1)
+        intake, answers = place.roost.deps.services[Intake], []
+
+        async def meanwhile(*given: Any) -> Any:
+            """Its worker is there again just when its calls are closed."""
+            answers.append(await mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+            stop = place.at(item["id"], "stop")
+            answers.extend([await each.post(stop, json={}) for each in (mine, place.worker)])
+            return await accept(*given)
+
+        accept = intake.accept
+        monkeypatch.setattr(intake, "accept", meanwhile)
+        with anyio.fail_after(60):
+            while not answers:
+                await place.items.sweep()
+                await anyio.sleep(0.05)
+        assert [answer.status_code for answer in answers] == [412, 409, 409]
+        assert (await place.roost.get(place.at(item["id"])))["state"] == "queued"
+
+
+async def test_an_item_that_nobody_has_is_stopped_without_a_word(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        item = await place.poll()
+        await place.roost.post(place.at(item["id"], "stop"), {"force": True})
+        assert await place.events("user.tool_result") == [], "no worker has begun it"
+        # A worker that was never heard of need not be asked: it stops the item itself.
+        second = await place.poll()
+        await ok(place.worker.post(place.at(second["id"], "ack")))
+        stopped = await ok(place.worker.post(place.at(second["id"], "stop"), json={}))
+        assert stopped["state"] == "stopped"
+        assert (await place.poll())["id"] not in (item["id"], second["id"])
+
+
+async def test_an_item_goes_with_its_session(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        item, _ = await place.claimed(desired_ttl_seconds=1)
+        await ok(place.send(place.roost.client, {"type": "user.interrupt"}))
+        await place.roost.client.delete(f"/v1/sessions/{place.session['id']}")
+        with anyio.fail_after(60):
+            while (await place.roost.client.get(place.at(item["id"]))).status_code == 200:
+                await place.items.sweep()
+                await anyio.sleep(0.05)
+        assert await place.roost.store.catalog.due("work_watch", 2**62, limit=9) == []
 
 
 async def test_an_interrupt_closes_what_a_worker_was_to_run(tmp_path: Path):

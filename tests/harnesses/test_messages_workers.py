@@ -15,7 +15,7 @@ from tests.harnesses.messages_session import MessagesSession
 from tests.harnesses.strict_model import StrictModel
 
 from roost.domain.session import Pending
-from roost.domain.work_item import INTERRUPTED
+from roost.domain.work_item import CLOSED
 from roost.serve.http import listening
 from roost.testing.in_memory_runner import InMemoryRunner, script, with_toolset
 
@@ -85,7 +85,7 @@ async def test_what_a_worker_was_to_run_is_unknown_after_an_interrupt(
     await runner.run(runner.say(PROMPT))
     runner.interrupted()
     assert await runner.run(runner.say(script({"text": "And now."}))) == END
-    assert INTERRUPTED in str(model.requests[-1].body["messages"])
+    assert CLOSED["interrupted"] in str(model.requests[-1].body["messages"])
     assert model.refusals == []
 
 

@@ -229,7 +229,7 @@ def close(state: State, moment: Moment) -> Change:
         return Change(state, [])
     if state.status in (Status.RUNNING, Status.RESCHEDULING):
         raise SessionBusy("a session cannot be archived while its status is running")
-    writer = LedgerWriter(replace(state, archived_at=moment.now, pending=()), moment)
+    writer = LedgerWriter(replace(state, archived_at=moment.now), moment)
     if state.status is not Status.TERMINATED:
         writer.end()
     return writer.change()
@@ -339,7 +339,7 @@ def _written(state: State, batch: Batch, moment: Moment) -> LedgerWriter:
 def _reckon(writer: LedgerWriter, batch: Batch) -> None:
     """Note what the session waits for after this batch, and what it has used."""
     gone = set(batch.unblocks)
-    writer.close_calls(p for p in writer.state.pending if p.event_id in gone)
+    writer.close_calls([p for p in writer.state.pending if p.event_id in gone], "interrupted")
     state = writer.state
     kept = tuple(p for p in state.pending if p.event_id not in gone)
     writer.state = replace(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roost.domain.events import WITHDRAWABLE, Draft, Entry, Moment
 from roost.domain.session import TABLE, Move, Pending, State, Status, step
-from roost.domain.work_item import INTERRUPTED
+from roost.domain.work_item import CLOSED, ClosedBy
 from roost.errors import InvalidRequest, WrongAnswer
 
 _ANSWERS: Final[Mapping[str, tuple[Sequence[str], str]]] = {
@@ -160,7 +160,7 @@ class LedgerWriter:
         turn = before.turn if before.limited and before.status is Status.IDLE else None
         ends = turn is None and bool(before.turn or before.pending or answered)
         self.state = replace(before, pending=(), turn=turn)
-        self.close_calls(before.pending)
+        self.close_calls(before.pending, "interrupted")
         self._first = True
         if before.status is not Status.IDLE:
             self.move(Move.REST)
@@ -207,19 +207,18 @@ class LedgerWriter:
         if asked.kind == "gated_tool" and fields["result"] == "allow":
             if "modified_input" in fields:
                 raise InvalidRequest("modified_input: a worker makes the call as it was asked for")
-            left.append(
-                Pending(target, "tool")
-            )  # in this change: a worker may be quicker than a runner
+            # In this change: a worker may be quicker than a runner.
+            left.append(Pending(target, "tool"))
         self.state = replace(self.state, pending=tuple(left))
 
-    def close_calls(self, calls: Iterable[Pending]) -> None:
+    def close_calls(self, calls: Iterable[Pending], by: ClosedBy) -> None:
         """Nobody waits for these any more. Workers make every call that has no `user.tool_result`, so one is
         written for each that a worker was to make.
         """
-        content = [{"type": "text", "text": INTERRUPTED}]
+        content = [{"type": "text", "text": CLOSED[by]}]
         for call in calls:
             if call.by_worker:
-                said = {"content": content, "is_error": True, "closed": "interrupted"}
+                said = {"content": content, "is_error": True, "closed": by}
                 self.say("user.tool_result", tool_use_id=call.event_id, **said)
 
     def move_if_it_can(self, move: Move) -> None:
@@ -253,6 +252,7 @@ class LedgerWriter:
     def end(self) -> None:
         """The session is terminated, and waits for nobody."""
         self.move(Move.END)
+        self.close_calls(self.state.pending, "session_ended")
         self._thread("terminated")
         self.say("session.status_terminated")
         self.state = replace(self.state, owner=None, turn=None, pending=())

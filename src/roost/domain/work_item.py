@@ -7,7 +7,7 @@ queued ──poll, ack──▶ starting ──heartbeat──▶ active ──s
 
 There is one for each session. Stopped and needed again, it is the same record with the next `number`, so that
 nothing lies between the end of one and the beginning of the next. Each poll that hands it out raises `claim`: what a
-worker was given for an earlier one no longer counts.
+worker was given for an earlier one no longer counts, but for results that it brings late.
 """
 
 from __future__ import annotations
@@ -37,21 +37,31 @@ LATE: Final[Micros] = 15 * 60 * 1_000_000
 _REPEATED: Final[Micros] = 60_000_000
 """How long a heartbeat may come a second time, because its answer was lost."""
 
-LOST: Final = (
-    "The worker that had this call was lost. Nobody knows whether the call ran, or how it ended: its outcome is "
-    "unknown. Find out before you repeat it."
-)
-INTERRUPTED: Final = "Interrupted. A worker may have begun this call by then, or even ended it: its outcome is unknown."
+ClosedBy = Literal["interrupted", "worker_lost", "session_ended"]
+"""Why a call has a result that no worker has brought."""
+
+CLOSED: Final[Mapping[ClosedBy, str]] = {
+    "interrupted": "Interrupted. A worker may have begun this call by then, or even ended it: its outcome is unknown.",
+    "worker_lost": "The worker that had this call was lost. Nobody knows whether the call ran, or how it ended: its "
+    "outcome is unknown. Find out before you repeat it.",
+    "session_ended": "The session has ended. A worker may have begun this call by then: its outcome is unknown.",
+}
+"""What such a result says."""
+
 REPEATABLE: Final = frozenset({"read", "glob", "grep"})
 """Tools that change nothing: a call that a worker was lost with is left to the next."""
 
 WorkState = Literal["queued", "starting", "active", "stopping", "stopped"]
+Standing = Literal["has", "had"]
+"""What a worker is to an item: it has it, or had it until lately, and may still bring results."""
+
 _LEASED: Final = ("starting", "active", "stopping")
 
 
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """`name` is its session: what it is found by. `wanted` rises when the session has work: whoever is about to stop
-    the item has to look again. `heartbeat` is what the worker echoes, and `repeated` what it was before.
+    the item has to look again. `heartbeat` is what the worker echoes, and `repeated` what it was before. `ended_claim`
+    is the last claim that is over, since `ended_at`. If that is the newest one, nobody has the item.
     """
 
     name: str
@@ -71,6 +81,8 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     stopped_at: Micros | None = None
     heartbeat: str | None = None
     repeated: str | None = None
+    ended_claim: int = 0
+    ended_at: Micros = 0
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> WorkItem:
@@ -94,11 +106,29 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
             return self.created_at if self.claimed_at is None else self.claimed_at + RECLAIMED_AFTER
         if self.state == "stopped":
             return (self.stopped_at or 0) + KEPT
+        if self.is_taken_away:
+            return self.ended_at
         return (self.heartbeat_at or self.acknowledged_at or 0) + self.lease
 
+    @property
+    def is_leased(self) -> bool:
+        """Whether a worker has it, or had it until it was taken away."""
+        return self.state in _LEASED
+
+    @property
+    def is_taken_away(self) -> bool:
+        """Whether its worker has it no more, and nobody has looked yet at what it may have begun."""
+        return self.is_leased and self.ended_claim == self.claim
+
     def is_lost(self, now: Micros) -> bool:
-        """Whether a worker has it that has not been heard of in time."""
-        return self.state in _LEASED and self.due_at <= now
+        """Whether a worker has it that has not been heard of in time, or had it until it was taken away."""
+        return self.is_leased and self.due_at <= now
+
+    def standing_of(self, claim: int, now: Micros) -> Standing | None:
+        """What whoever was given this claim is to the item."""
+        if claim == self.claim and claim != self.ended_claim:
+            return "has"
+        return "had" if claim == self.ended_claim and self.ended_at + LATE > now else None
 
     def can_be_claimed(self, now: Micros, reclaim: Micros) -> bool:
         """Whether a poll may hand it out."""
@@ -109,13 +139,13 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 
     def claimed(self, now: Micros) -> WorkItem:
         """Handed out by a poll."""
-        return replace(self, claim=self.claim + 1, claimed_at=now)
+        return replace(self._let_go(now), claim=self.claim + 1, claimed_at=now)
 
-    def acknowledged(self, now: Micros) -> WorkItem:
+    def acknowledged(self, lease: Micros, now: Micros) -> WorkItem:
         """Taken by a worker. Again: nothing changes, since nobody knows who asks."""
         if self.state != "queued":
             return self
-        return replace(self, state="starting", acknowledged_at=now)
+        return replace(self, state="starting", acknowledged_at=now, lease=lease)
 
     def accepts(self, expected: str | None, now: Micros) -> bool:
         """Whether a heartbeat is the next of whoever has it, or the last one once more."""
@@ -142,9 +172,18 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
         """Its worker is told with its next heartbeat."""
         return replace(self, state="stopping", stop_requested_at=self.stop_requested_at or now)
 
+    def taken_away(self, now: Micros) -> WorkItem:
+        """Its worker has it no more: what that may have begun is to be looked at before anybody else gets it."""
+        return self._let_go(now) if self.is_leased else self
+
     def stopped(self, now: Micros) -> WorkItem:
         """Nobody has it, and nobody needs it."""
-        return replace(self, state="stopped", stopped_at=now)
+        return replace(self._let_go(now), state="stopped", stopped_at=now)
+
+    def _let_go(self, now: Micros) -> WorkItem:
+        if self.ended_claim == self.claim:
+            return self
+        return replace(self, ended_claim=self.claim, ended_at=now)
 
     def again(self, now: Micros) -> WorkItem:
         """Another one for the same session: this one is over."""
@@ -156,6 +195,8 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
             number=self.number + 1,
             claim=self.claim,
             wanted=self.wanted,
+            ended_claim=self.ended_claim,
+            ended_at=self.ended_at,
         )
 
     def offered_again(self, now: Micros) -> WorkItem:

@@ -17,19 +17,32 @@ when they are due among those of one thing alone puts that behind a colon: `work
 """
 
 COUNTED_BY_OWNER: Final[frozenset[Kind]] = frozenset(
-    ("login", "run", "file", "file_note", "file_hold", "installation")
+    ("login", "run", "file", "file_note", "file_hold", "installation", "work", "work_watch")
 )
-"""The kinds whose owners see to it that there are not too many. The store sees to it for all others."""
+"""The kinds whose owners see to it that there are not too many: of work items, a session has one. The store sees to
+it for all others.
+"""
 
 MOST_RECORDS: Final = 100_000  # of one such kind and one tenant, archived ones included
 MOST_VERSIONS: Final = 10_000  # of one of these records, but for those below
-KEPT_VERSIONS: Final[dict[Kind, int]] = {"task": 100, "deployment": 1, "work": 1, "worker": 1}
+KEPT_VERSIONS: Final[dict[Kind, int]] = {
+    "task": 100,
+    "deployment": 1,
+    "work": 1,
+    "work_watch": 1,
+    "worker": 1,
+}
 """Of the kinds whose old versions nobody asks for: each run of a task adds some."""
 
 
 def kept_versions(kind: Kind) -> int | None:
     """How many versions are kept of a record; None: all. A kind may have what it is for behind a colon."""
     return KEPT_VERSIONS.get(kind.partition(":")[0])
+
+
+def is_counted_by_owner(kind: Kind) -> bool:
+    """Whether the store need not count the records of this kind."""
+    return kind.partition(":")[0] in COUNTED_BY_OWNER
 
 
 SYSTEM_TENANT: Final = ""

@@ -8,6 +8,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import anyio
 import msgspec
 
 from roost.api.access.tokens import WORK_PREFIX, WorkClaims, WorkTokens
@@ -38,14 +39,18 @@ _OF_SESSIONS: Final = frozenset(
     }
 )
 _OF_ENVIRONMENTS: Final = frozenset({"environments.work.poll", "environments.work.stats"})
+_LATE: Final = _OF_ITEMS | {"sessions.events.send"}
 _SENT: Final = frozenset({"user.tool_result", "user.custom_tool_result"})
 
 
 class WorkerScope(msgspec.Struct, frozen=True):
-    """A worker that calls: the key it was let in by, and the item that its token is for, if it has shown one."""
+    """A worker that calls: the key it was let in by, and the item that its token is for, if it has shown one. `late`:
+    it had that item until lately.
+    """
 
     key: EnvironmentKey
     claims: WorkClaims | None = None
+    late: bool = False
 
     @property
     def caller(self) -> Key:
@@ -90,9 +95,20 @@ class WorkerAccess:
             return WorkerScope(await self._keys.recognise(secret))
         claims = self._tokens.read(secret)
         key = await self._keys.named(claims.key_id)
-        if not await self._items.allows(key.tenant, key.environment_id, claims.work_id):
+        which = key.tenant, key.environment_id, claims.work_id, claims.claim
+        standing = await self._items.standing(*which)
+        if standing is None:
             raise Unauthenticated("The work item of this token is over.")
-        return WorkerScope(key, claims)
+        return WorkerScope(key, claims, late=standing == "had")
+
+    async def until_over(self, scope: WorkerScope) -> None:
+        """Wait until a worker may follow its session no more; for ever, if it has not shown a token."""
+        key, claims = scope.key, scope.claims
+        if claims is None:
+            await anyio.sleep_forever()
+        else:
+            which = key.tenant, key.environment_id, claims.work_id, claims.claim
+            await self._items.until_over(*which)
 
     async def check(self, scope: WorkerScope, operation: str, params: Mapping[str, str]) -> None:
         """Whether a worker may do that.
@@ -106,6 +122,8 @@ class WorkerAccess:
             raise Forbidden(
                 "A worker's credential may not do that.", hint="Use an API key of the server."
             )
+        if scope.late and operation not in _LATE:
+            raise Forbidden("The work item of this token is over: it can only bring results.")
         if params.get("environment_id", scope.key.environment_id) != scope.key.environment_id:
             raise Forbidden("This credential is another environment's.")
         if claims is not None and params.get("work_id", claims.work_id) != claims.work_id:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,7 +43,7 @@ class StreamRequest:
     """What a client asked for when it opened a stream.
 
     `after`: the seq it begins behind. `resumes`: the client named that seq, because it was here before.
-    `openers`: the key and the login that the stream ends with.
+    `openers`: the key and the login that the stream ends with. `until`: waits for what else it ends with.
     """
 
     session: Session
@@ -51,6 +52,7 @@ class StreamRequest:
     previews: frozenset[str]
     openers: tuple[str, str | None]
     request_id: str
+    until: Callable[[], Awaitable[None]] | None = None
 
 
 class EventStream:
@@ -67,6 +69,7 @@ class EventStream:
         self._previews = asked.previews
         self._openers = asked.openers
         self._request_id = asked.request_id
+        self._until = asked.until
         # A session that has ended says nothing more: the stream ends where its log does.
         ended = session.state.status is Status.TERMINATED
         self._last = session.state.head if ended else None
@@ -78,6 +81,8 @@ class EventStream:
             await send(_body(_ALIVE))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_hang_up, receive, stream)
+                if self._until is not None:
+                    tasks.start_soon(_end_after, self._until, stream)
                 await self._send_until_it_fails(send)
                 tasks.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b""})
@@ -118,6 +123,12 @@ class EventStream:
 async def _hang_up(receive: Receive, stream: CancelScope) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    stream.cancel()
+
+
+async def _end_after(wait: Callable[[], Awaitable[None]], stream: CancelScope) -> None:
+    with suppress(RoostError):  # who cannot be asked about the end does not stay
+        await wait()
     stream.cancel()
 
 

@@ -107,7 +107,9 @@ async def update(call: ApiCall, environments: Environments, items: WorkItems) ->
 async def ack(call: ApiCall, environments: Environments, items: WorkItems) -> ASGIApp:
     """A worker takes an item that it was handed out."""
     environment_id = await _owned(call, environments)
-    return reply(_view(await items.ack(call.tenant, environment_id, call.params["work_id"])))
+    claim = None if call.worker is None else call.worker.claim
+    work_id = call.params["work_id"]
+    return reply(_view(await items.ack(call.tenant, environment_id, work_id, claim=claim)))
 
 
 @RESOURCE.post(

@@ -165,6 +165,7 @@ async def streamed(call: ApiCall, session: Session, follow: Follow) -> ASGIApp:
         raise Unavailable("the server is stopping; try again")
     after = _resumed_at(call, session)
     server.streams.check(call.key.id, call.deps.settings.max_streams)
+    worker, workers = call.worker, call.deps.workers
     asked = StreamRequest(
         session=session,
         after=await follow.start_of(session) if after is None else after,
@@ -172,6 +173,7 @@ async def streamed(call: ApiCall, session: Session, follow: Follow) -> ASGIApp:
         previews=frozenset(call.query.get("event_deltas", ())),
         openers=(call.key.id, call.login.id if call.login else None),
         request_id=call.request_id,
+        until=None if worker is None else partial(workers.until_over, worker),
     )
     return EventStream(follow, server, asked)
 

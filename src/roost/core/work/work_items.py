@@ -5,10 +5,11 @@ What is written, and what follows if nothing more is:
 1. A turn begins (the session's log), and then the item is queued, or marked as wanted. Killed between the two, the
    turn is taken again, and that is done again.
 2. A poll claims the item. Not acknowledged, it is handed out again after seconds.
-3. `ack`, and then heartbeats. Without them, the lease ends.
-4. When a lease has ended: first each call that the worker may have begun gets a result that says that its outcome is
-   unknown (the session's log), and then the item is queued again. Killed between the two, both are done again; a call
-   has one result, so the first part finds nothing to do.
+3. `ack`: first is noted when the lease ends (`core/work/work_watch`), and then that the item is taken. Heartbeats
+   follow. Without them, the lease ends.
+4. When a lease has ended: first the item is taken away from its worker, which cannot change it any more; then each
+   call that the worker may have begun gets a result that says that its outcome is unknown (the session's log); then
+   the item is queued again. Killed in between, what is left is done by the next who looks; a call has one result.
 5. A worker stops the item. If the session still needs one, the same change queues the next. Whoever begins a turn
    changes the record as well, so a stop that does not know of it yet is tried again.
 """
@@ -25,22 +26,30 @@ import anyio
 from anyio.abc import TaskStatus
 from msgspec.structs import replace
 
+from roost.core.work.work_watch import WorkWatch
 from roost.core.work.worker_presence import WorkerPresence
 from roost.core.write.intake import Intake
 from roost.domain.events import Draft, Micros, iso
-from roost.domain.session import Session
+from roost.domain.session import Session, Status
 from roost.domain.work_item import (
-    LATE,
-    LOST,
+    CLOSED,
     RECLAIMED_AFTER,
     REPEATABLE,
+    Standing,
     WorkItem,
     needs_worker,
     parts_of,
     record_id,
     waits_for_worker,
 )
-from roost.errors import Conflict, HeartbeatMismatch, InvalidRequest, NotFound, RoostError
+from roost.errors import (
+    Conflict,
+    HeartbeatMismatch,
+    InvalidRequest,
+    NotFound,
+    RoostError,
+    SessionClosed,
+)
 from roost.ports.catalog import Catalog, Record, RecordQuery
 from roost.ports.drafts import new_draft
 from roost.ports.log import Log, Receipt
@@ -50,11 +59,13 @@ from roost.ports.sessions import Sessions
 _KIND: Final = "work"
 _LOOKED_AT: Final = 100  # due items, at once
 _SWEEPS_EVERY: Final = 2.0  # seconds
-_ENVIRONMENTS: Final = 100
+_DAY: Final[Micros] = 86400 * 1_000_000
+_LOOK_AGAIN: Final = 30.0  # seconds; an end whose notification was lost is noticed this late
 _TRIES: Final = 20  # against others who change the same item
 _SHORTEST, _LONGEST = 1, 3600  # seconds of a lease that a worker may ask for
 _log = logging.getLogger(__name__)
 
+_FORGOTTEN: Final = ("stopped", True)
 Say = Callable[[Draft], Awaitable[None]]
 Change = Callable[[WorkItem, Session | None], WorkItem]
 
@@ -79,6 +90,7 @@ class WorkItems:
         self._notifier = notifier
         self._lease = int(lease_seconds * 1_000_000)
         self._presence = WorkerPresence(catalog)
+        self._watch = WorkWatch(catalog)
 
     # For the session's runner
 
@@ -130,6 +142,7 @@ class WorkItems:
             created_at=now,
             lease=self._lease,
         )
+        await self._watch.set(session.tenant, item, now + _DAY)
         await self._catalog.add(
             _kind(item.environment_id),
             session.tenant,
@@ -162,31 +175,39 @@ class WorkItems:
             item = WorkItem.of(record.body)
             if record.tenant != tenant:
                 continue
-            if item.is_lost(now) or item.state == "stopped":
+            if item.is_lost(now):
                 await self._see_to(record)
                 continue
             if item.can_be_claimed(now, reclaim) and await self._is_needed(record):
                 with suppress(Conflict):  # another poll was quicker
-                    return await self._put(record, item.claimed(now))
+                    claimed = await self._put(record, item.claimed(now))
+                    self._notifier.notify(_claims(item.name))
+                    return claimed
         return None
 
     async def _is_needed(self, record: Record) -> bool:
         """Whether its session has something to do; one that has not is stopped, and not handed out."""
-        session = await self._session(record)
+        session = await self._session(record.body["name"])
         if session is not None and needs_worker(session):
             return True
         with suppress(Conflict, NotFound):
             await self._put(record, WorkItem.of(record.body).stopped(_now()))
         return False
 
-    async def ack(self, tenant: str, environment_id: str, work_id: str) -> WorkItem:
-        """A worker takes it. :raises NotFound: :raises Conflict: it is stopped"""
+    async def ack(
+        self, tenant: str, environment_id: str, work_id: str, *, claim: int | None
+    ) -> WorkItem:
+        """A worker takes it. `claim`: which one it was given. :raises NotFound: :raises Conflict: it is another's"""
 
         def change(item: WorkItem, _session: Session | None) -> WorkItem:
-            _check_running(item, work_id)
-            return item.acknowledged(_now())
+            _check_running(item, work_id, claim)
+            return item.acknowledged(self._lease, _now())
 
-        return await self._change(tenant, environment_id, parts_of(work_id)[0], change)
+        name = parts_of(work_id)[0]
+        found = WorkItem.of((await self._get(tenant, environment_id, name)).body)
+        if change(found, None) != found:
+            await self._watch.set(tenant, found, _now() + self._lease)
+        return await self._change(tenant, environment_id, name, change)
 
     async def heartbeat(
         self,
@@ -202,26 +223,27 @@ class WorkItems:
 
         :raises NotFound: :raises HeartbeatMismatch: another worker has it, or none
         """
-        extended = False
+        extended, name = False, parts_of(work_id)[0]
         asked = (
             self._lease if seconds is None else min(max(seconds, _SHORTEST), _LONGEST) * 1_000_000
         )
 
-        def change(item: WorkItem, _session: Session | None) -> WorkItem:
+        def change(item: WorkItem, session: Session | None) -> WorkItem:
             nonlocal extended
-            now, extended = _now(), False
-            is_others = claim is not None and claim != item.claim
+            is_others = item.is_taken_away or claim not in (None, item.claim)
             if is_others or item.number != parts_of(work_id)[1]:
                 raise HeartbeatMismatch(lease_of(item))
-            if item.state in ("stopping", "stopped"):
-                extended = item.state == "stopping"
-                return item.beaten(iso(now), item.lease, now) if extended else item
-            if not item.accepts(expected, now):
-                raise HeartbeatMismatch(lease_of(item))
-            extended = True
-            return item.beaten(iso(now), asked, now)
+            is_over = session is None or session.state.status is Status.TERMINATED
+            item, extended = _heard(item, expected, asked, is_over=is_over)
+            return item
 
-        item = await self._change(tenant, environment_id, parts_of(work_id)[0], change)
+        if seconds is not None:  # it may be shorter than the one before
+            found = WorkItem.of((await self._get(tenant, environment_id, name)).body)
+            if asked < found.lease:
+                await self._watch.set(tenant, found, _now() + asked)
+        item = await self._change(tenant, environment_id, name, change)
+        if item.state == "stopped":
+            self._notifier.notify(_claims(item.name))
         return item, extended
 
     async def stop(
@@ -234,8 +256,9 @@ class WorkItems:
         claim: int | None,
         by_worker: bool,
     ) -> WorkItem:
-        """Ask its worker to stop it; forced: it is stopped. A worker does that when it runs nothing any more. If
-        somebody else does, whatever it has begun is unknown. Gives the item as it is for who has stopped it.
+        """Ask its worker to stop it; forced: it is stopped. A worker does that when it runs nothing any more, and one
+        that was never heard of has nothing to be asked. If somebody else does, whatever the worker has begun is
+        unknown. Gives the item as it is for who has stopped it.
 
         :raises NotFound: :raises Conflict: it is stopped, or another worker has it
         """
@@ -243,37 +266,47 @@ class WorkItems:
 
         def change(item: WorkItem, session: Session | None) -> WorkItem:
             nonlocal stopped
-            _check_running(item, work_id)
-            if claim is not None and claim != item.claim:
-                raise Conflict(f"another worker has {work_id}")
-            now = _now()
-            if not force and item.state != "queued":
+            _check_running(item, work_id, claim)
+            if by_worker and item.is_taken_away:
+                raise Conflict(f"the lease of {work_id} is over")
+            now, is_silent = _now(), by_worker and item.heartbeat is None
+            if not (force or is_silent or item.state == "queued"):
                 stopped = item.asked_to_stop(now)
                 return stopped
             stopped = item.stopped(now)
             is_needed = session is not None and needs_worker(session)
             return stopped.again(now) if is_needed else stopped
 
-        record, found = parts_of(work_id)[0], None
+        def take_away(item: WorkItem, _session: Session | None) -> WorkItem:
+            _check_running(item, work_id, claim)
+            return item.taken_away(_now())
+
+        name = parts_of(work_id)[0]
         if force and not by_worker:
-            found = await self._get(tenant, environment_id, record)
-            _check_running(WorkItem.of(found.body), work_id)
-            await self._close_calls(found)
-        await self._change(tenant, environment_id, record, change)
-        self._notifier.notify(_topic(environment_id))
+            taken = await self._change(tenant, environment_id, name, take_away)
+            if taken.is_taken_away:
+                await self._close_calls(taken)
+        after = await self._change(tenant, environment_id, name, change)
+        self._tell(after)
         assert stopped is not None, "it was changed"
         return stopped
 
-    async def allows(self, tenant: str, environment_id: str, work_id: str) -> bool:
-        """Whether whoever was given an item may still act for it: a while longer than it lasts, to bring results."""
-        name, number = parts_of(work_id)
+    async def standing(
+        self, tenant: str, environment_id: str, work_id: str, claim: int
+    ) -> Standing | None:
+        """What whoever was given an item is to it: it has it, or had it until lately, and may bring results."""
         try:
-            item = WorkItem.of((await self._get(tenant, environment_id, name)).body)
+            record = await self._get(tenant, environment_id, parts_of(work_id)[0])
         except NotFound:
-            return False
-        if number != item.number:
-            return number < item.number and item.created_at + LATE > _now()
-        return item.state != "stopped" or (item.stopped_at or 0) + LATE > _now()
+            return None
+        return WorkItem.of(record.body).standing_of(claim, _now())
+
+    async def until_over(self, tenant: str, environment_id: str, work_id: str, claim: int) -> None:
+        """Wait until whoever was given an item has it no more."""
+        session_id = f"sesn_{parts_of(work_id)[0].removeprefix('work_')}"
+        with self._notifier.subscribe(_claims(session_id)) as subscription:
+            while await self.standing(tenant, environment_id, work_id, claim) == "has":
+                await subscription.until_notified(_LOOK_AGAIN)
 
     # For everybody who may see the environment
 
@@ -321,6 +354,7 @@ class WorkItems:
         ):
             for record in page:
                 await self._delete(record)
+                await self._watch.forget(tenant, record.body["name"])
         await self._presence.forget(tenant, environment_id)
 
     # Leases that have ended
@@ -337,53 +371,63 @@ class WorkItems:
 
     async def sweep(self) -> None:
         """Notice workers that are lost, once."""
-        before: str | None = None
-        while page := await self._catalog.every("environment", before=before, limit=_ENVIRONMENTS):
-            for environment in page:
-                if environment.body["config"]["type"] == "self_hosted":
-                    await self._sweep_environment(environment.id)
-            before = page[-1].id
-
-    async def _sweep_environment(self, environment_id: str) -> None:
-        now = _now()
-        for record in await self._catalog.due(_kind(environment_id), now, limit=_LOOKED_AT):
-            if WorkItem.of(record.body).state != "queued":
-                await self._see_to(record)
-
-    async def _see_to(self, record: Record) -> None:
-        """What is to be done about an item that is due, and not queued."""
-        now, item = _now(), WorkItem.of(record.body)
-        session = await self._session(record)
-        if session is None or item.state == "stopped":
-            if item.due_at <= now:
+        for watched in await self._watch.due(_now()):
+            tenant, session_id = watched.tenant, watched.body["name"]
+            try:
+                record = await self._get(
+                    tenant, watched.body["environment_id"], record_id(session_id)
+                )
+            except NotFound:
+                await self._watch.forget(tenant, session_id)
+                continue
+            item, now = await self._see_to(record), _now()
+            is_gone = await self._session(session_id) is None
+            if not item.is_leased and (is_gone or (item.state, item.due_at <= now) == _FORGOTTEN):
                 await self._delete(record)
-            return
-        if not item.is_lost(now):
-            return
-        _log.warning(
-            "the worker of %s is lost", item.id, extra={"action": "lost", "session": session.id}
-        )
-        await self._close_calls(record)
-        session = await self._session(record)
-        needed = session is not None and needs_worker(session)
-        with suppress(Conflict, NotFound):  # its worker is there again, or another node was quicker
-            await self._put(record, item.offered_again(now) if needed else item.stopped(now))
-        self._notifier.notify(_topic(item.environment_id))
+                await self._watch.forget(tenant, session_id)
+            else:
+                at = now + _DAY if item.state == "queued" else item.due_at
+                await self._watch.put_off(watched, at)
 
-    async def _close_calls(self, record: Record) -> None:
+    async def _see_to(self, record: Record) -> WorkItem:
+        """The item, taken from a worker that is lost and offered again, if it has one."""
+
+        def take_away(item: WorkItem, _session: Session | None) -> WorkItem:
+            return item.taken_away(_now()) if item.is_lost(_now()) else item
+
+        def offer(item: WorkItem, session: Session | None) -> WorkItem:
+            if not item.is_taken_away or item.claim != taken.claim:
+                return item  # another node was quicker
+            is_needed = session is not None and needs_worker(session)
+            return item.offered_again(_now()) if is_needed else item.stopped(_now())
+
+        which = record.tenant, record.body["environment_id"], record.id
+        taken = await self._change(*which, take_away)
+        if not taken.is_taken_away:
+            return taken
+        about = {"action": "lost", "session": taken.name}
+        _log.warning("the worker of %s is lost", taken.id, extra=about)
+        self._tell(taken)
+        await self._close_calls(taken)
+        after = await self._change(*which, offer)
+        self._tell(after)
+        return after
+
+    async def _close_calls(self, item: WorkItem) -> None:
         """Say of each call that a worker may have begun, and that must not simply be made again, that its outcome is
         unknown. A worker that still brings the result finds that it came too late.
         """
-        session = await self._session(record)
+        session = await self._session(item.name)
         if session is None:
             return
-        content = [{"type": "text", "text": LOST}]
+        content = [{"type": "text", "text": CLOSED["worker_lost"]}]
         for pending in session.state.pending:
             if pending.kind == "tool" and not await self._is_repeatable(session, pending.event_id):
                 said = {"content": content, "is_error": True, "closed": "worker_lost"}
                 draft = new_draft("user.tool_result", tool_use_id=pending.event_id, **said)
                 receipt = Receipt(f"lost:{pending.event_id}", "")
-                with suppress(InvalidRequest):  # its result has come, or somebody has interrupted
+                # Its result has come, or somebody has interrupted, or the session is over.
+                with suppress(InvalidRequest, SessionClosed, NotFound):
                     await self._intake.accept(session.id, [draft], [receipt])
 
     async def _is_repeatable(self, session: Session, event_id: str) -> bool:
@@ -394,9 +438,9 @@ class WorkItems:
 
     # Records
 
-    async def _session(self, record: Record) -> Session | None:
+    async def _session(self, session_id: str) -> Session | None:
         try:
-            return await self._sessions.find(record.body["name"])
+            return await self._sessions.find(session_id)
         except NotFound:
             return None
 
@@ -413,7 +457,7 @@ class WorkItems:
         for _ in range(_TRIES):
             record = await self._get(tenant, environment_id, name)
             item = WorkItem.of(record.body)
-            after = change(item, await self._session(record))
+            after = change(item, await self._session(item.name))
             if after == item:
                 return item
             with suppress(Conflict):
@@ -431,6 +475,11 @@ class WorkItems:
             due_at=item.due_at,
         )
         return item
+
+    def _tell(self, item: WorkItem) -> None:
+        """Wake polls, and whoever follows a session for a claim that may be over."""
+        self._notifier.notify(_topic(item.environment_id))
+        self._notifier.notify(_claims(item.name))
 
     async def _delete(self, record: Record) -> None:
         with suppress(NotFound):
@@ -453,13 +502,34 @@ def _wanted(item: WorkItem, _session: Session | None) -> WorkItem:
     return replace(item, wanted=item.wanted + 1)
 
 
-def _check_running(item: WorkItem, work_id: str) -> None:
-    """:raises NotFound: :raises Conflict: it is over"""
+def _heard(
+    item: WorkItem, expected: str | None, lease: Micros, *, is_over: bool
+) -> tuple[WorkItem, bool]:
+    """An item after a heartbeat, and whether its worker has it for longer. `is_over`: its session has ended.
+
+    :raises HeartbeatMismatch: it is not the next one
+    """
+    now = _now()
+    if item.state == "stopped":
+        return item, False
+    if is_over:
+        return item.stopped(now), False
+    if item.state == "stopping":
+        return item.beaten(iso(now), item.lease, now), True
+    if not item.accepts(expected, now):
+        raise HeartbeatMismatch(lease_of(item))
+    return item.beaten(iso(now), lease, now), True
+
+
+def _check_running(item: WorkItem, work_id: str, claim: int | None) -> None:
+    """:raises NotFound: :raises Conflict: it is over, or another worker has it"""
     number = parts_of(work_id)[1]
     if number == 0 or number > item.number:
         raise _absent(work_id)
     if number < item.number or item.state == "stopped":
         raise Conflict(f"{work_id} is stopped")
+    if claim is not None and (claim != item.claim or claim == item.ended_claim):
+        raise Conflict(f"{work_id} is another worker's by now")
 
 
 def _absent(work_id: str) -> NotFound:
@@ -472,6 +542,10 @@ def _kind(environment_id: str) -> str:
 
 def _topic(environment_id: str) -> str:
     return f"work:{environment_id}"
+
+
+def _claims(session_id: str) -> str:
+    return f"work_claims:{session_id}"
 
 
 def _now() -> Micros:

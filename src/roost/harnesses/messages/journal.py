@@ -30,7 +30,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from roost.domain.events import Draft, Entry
-from roost.domain.work_item import INTERRUPTED as CLOSED
+from roost.domain.work_item import CLOSED
 from roost.harnesses.logged_past import UNKNOWN
 from roost.harnesses.message_history import INTERRUPTED, sendable
 from roost.harnesses.messages.request import THOUGHTS, is_thought
@@ -241,7 +241,7 @@ class Journal:
     def _interrupted(self, _id: str, _fields: Json) -> None:
         """Nobody waits for anything any more."""
         for id, call in self.calls.items():
-            text = CLOSED if call.by_worker else INTERRUPTED
+            text = CLOSED["interrupted"] if call.by_worker else INTERRUPTED
             said = _UNKNOWN if call.started else ([_text(text)], True)
             self._callers[id].results[id] = _result(call.tool_use_id, *said)
         self.calls.clear()

@@ -363,7 +363,7 @@ async def _check_name(tx: SqlTransaction, which: RecordKey, name: str | None) ->
 
 async def _check_count(tx: SqlTransaction, which: RecordKey) -> None:
     # A few more may come to be: transactions that add at the same moment do not see each other.
-    if which.kind in catalog.COUNTED_BY_OWNER:
+    if catalog.is_counted_by_owner(which.kind):
         return
     most = catalog.MOST_RECORDS
     [(count,)] = await tx.ask(_COUNT, which.tenant, which.kind, most)
@@ -399,9 +399,8 @@ def _check_versions(record: Record) -> None:
 
     :raises QuotaExceeded: it has as many versions as a record may
     """
-    limited = record.kind not in catalog.COUNTED_BY_OWNER
     if (
-        limited
+        not catalog.is_counted_by_owner(record.kind)
         and catalog.kept_versions(record.kind) is None
         and record.version >= catalog.MOST_VERSIONS
     ):
