@@ -96,6 +96,22 @@ async def appears(path: Path, word: str = "") -> None:
         await anyio.sleep(0.02)
 
 
+async def noted(sandboxed: SandboxedHarness, word: str) -> None:
+    """Wait until the CLI has written a message with that word down, which it does a moment after it was so.
+
+    Its requests to the model come first, with the names of all tools. They do not count.
+    """
+    while not _has_message(sandboxed, word):  # noqa: ASYNC110 - another's file
+        await anyio.sleep(0.02)
+
+
+def _has_message(sandboxed: SandboxedHarness, word: str) -> bool:
+    kept = (sandboxed.home / ".claude" / "projects").glob("*/*.jsonl")
+    whole = (line for file in kept for line in file.read_bytes().split(b"\n")[:-1])
+    found = (line for line in whole if word.encode() in line)
+    return any(json.loads(line)["type"] in ("user", "assistant") for line in found)
+
+
 def emits(type: str) -> Callable[[Output], bool]:
     return lambda output: isinstance(output, Emit) and output.drafts[0].type == type
 

@@ -19,6 +19,7 @@ from tests.harnesses.claude_session import (
     bash,
     docs_server,
     emits,
+    noted,
     sandboxed_harness,
     serving,
     spans_are_paired,
@@ -53,13 +54,6 @@ async def model() -> AsyncGenerator[Served, None]:
 @pytest.fixture
 def sandboxed(model: Served, tmp_path: Path) -> SandboxedHarness:
     return sandboxed_harness(model, tmp_path)
-
-
-async def noted(sandboxed: SandboxedHarness, word: str) -> None:
-    """Wait until the CLI has written that down, which it does a moment after it was so."""
-    kept = sandboxed.home / ".claude" / "projects"
-    while not any(word in file.read_text() for file in kept.glob("*/*.jsonl")):  # noqa: ASYNC110
-        await anyio.sleep(0.02)
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "in a tool", "after a tool"])
@@ -331,8 +325,7 @@ async def test_an_agent_killed_twice_before_the_model_answers_goes_on_all_the_sa
     message = runner.say(script(bash("echo ran >> ran.txt"), slow))
     async with runner.open() as opened, anyio.create_task_group() as tasks:
         tasks.start_soon(runner.turn, opened, [message])
-        await appears(sandboxed.workspace / "ran.txt")
-        await appears(sandboxed.transcript, "toolUseResult")
+        await noted(sandboxed, "toolUseResult")
         tasks.cancel_scope.cancel()
     lines = [json.loads(line) for line in sandboxed.transcript.read_text().splitlines()]
     at = next(n for n, line in enumerate(lines) if "toolUseResult" in line)

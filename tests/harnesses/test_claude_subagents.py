@@ -16,6 +16,7 @@ from tests.harnesses.claude_session import (
     agent,
     appears,
     bash,
+    noted,
     sandboxed_harness,
     serving,
 )
@@ -132,16 +133,16 @@ async def test_an_agent_that_is_killed_with_a_subagent_runs_nothing_twice(
 ):
     """The turn goes on in another process. Its model is told what the subagent did, and starts another one."""
     runner = Board(sandboxed, with_subagents(agent()))
-    inner = starts(
-        {"text": "Let me see.", **bash("echo once >> ran.txt; sleep 0.4")},
-        {"text": "Found.", "delay": 1},
-    )
+    pause = 60 if moment == "running" else 0
+    first = {"text": "Let me see.", **bash(f"echo once >> ran.txt; sleep {pause}")}
+    # It asks for permission for the second call, and gets none while it is looked at here.
+    inner = starts(first, bash("true"), {"text": "Found."})
     killed: list[str] = []
 
     async def kill(opened: Conversation, output: Output) -> None:
         if not killed and _is_at(output, moment):
             # Else the agent would be told of its own call in words, and the model would find a script in them.
-            await appears(sandboxed.transcript, '"name":"Agent"')
+            await noted(sandboxed, '"name":"Agent"')
             killed.append(moment)
             sandboxed.kill_agent()
 
@@ -207,6 +208,7 @@ def test_an_agent_that_no_sandbox_keeps_in_starts_no_subagents():
 
 async def _kill_when(sandboxed: SandboxedHarness, killed: list[str]) -> None:
     await appears(sandboxed.workspace / "ran.txt", "once")
+    await noted(sandboxed, '"name":"Agent"')
     killed.append("running")
     sandboxed.kill_agent()
 
