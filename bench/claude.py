@@ -22,6 +22,7 @@ from _race import LIVE, NEW, WOKEN, Model, Roost, mebibytes, race, serving, show
 from roost.harnesses.claude import bundled_cli
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.state import default_state
 from roost.testing.live import LiveServer
 
 EACH = 150  # mebibytes: about what a live session takes
@@ -90,7 +91,7 @@ class Bare:
 
 async def sandboxes(home: Path, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds that `true` takes in a sandbox of its own, which is made for it, and without."""
-    provider = BubblewrapProvider()
+    provider = BubblewrapProvider(data=default_state())
     await provider.check()
     confined, plain = [], []
     for number in range(rounds):

@@ -49,9 +49,10 @@ _DAEMON = {"runtimes": {"runsc": {"path": "runsc", "runtimeArgs": _GVISOR}}}
 _FACTORY = """
 from pathlib import Path
 from roost.sandboxes.docker import DockerProvider
+from roost.sandboxes.state import default_state
 
 def make():
-    return DockerProvider(socket=Path({socket!r}), image={image!r})
+    return DockerProvider(socket=Path({socket!r}), image={image!r}, data=default_state())
 """
 
 

@@ -139,9 +139,13 @@ class ContainerContract(EngineKit):
     ) -> None:
         await provider.check()
 
-    async def test_an_image_that_is_not_there_is_named(self, engine: LiveEngine) -> None:
+    async def test_an_image_that_is_not_there_is_named(
+        self, engine: LiveEngine, tmp_path: Path
+    ) -> None:
         with pytest.raises(SandboxUnavailable, match="nowhere-to-be-found") as caught:
-            await DockerProvider(socket=engine.socket, image="nowhere-to-be-found").check()
+            await DockerProvider(
+                socket=engine.socket, image="nowhere-to-be-found", data=tmp_path
+            ).check()
         assert "ROOST_DOCKER_IMAGE" in (caught.value.hint or "")
 
     async def test_an_image_without_a_shell_is_the_sandbox_s_failure(
@@ -152,18 +156,18 @@ class ContainerContract(EngineKit):
         async for _ in Engine(engine.socket).load(tmp_path / "empty.tar", "roost-empty"):
             pass
         with pytest.raises(SandboxUnavailable, match=r"does not work here.*/bin/sh"):
-            await DockerProvider(socket=engine.socket, image="roost-empty").check()
+            await DockerProvider(socket=engine.socket, image="roost-empty", data=tmp_path).check()
 
     async def test_an_engine_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        nobody = DockerProvider(socket=tmp_path / "no.sock", image=IMAGE)
+        nobody = DockerProvider(socket=tmp_path / "no.sock", image=IMAGE, data=tmp_path)
         with pytest.raises(SandboxUnavailable, match=r"no\.sock") as caught:
             await nobody.check()
         assert "ROOST_DOCKER_SOCKET" in (caught.value.hint or "")
 
     async def test_a_runtime_the_engine_does_not_know_is_the_sandbox_s_failure(
-        self, engine: LiveEngine, plan: Plans
+        self, engine: LiveEngine, plan: Plans, tmp_path: Path
     ) -> None:
-        odd = DockerProvider(socket=engine.socket, image=IMAGE, runtime="odd")
+        odd = DockerProvider(socket=engine.socket, image=IMAGE, runtime="odd", data=tmp_path)
         with pytest.raises(SandboxUnavailable, match=r"no runtime 'odd', but .*runc") as caught:
             await odd.check()
         assert "ROOST_DOCKER_RUNTIME" in (caught.value.hint or "")
@@ -171,7 +175,9 @@ class ContainerContract(EngineKit):
             async with odd.open(plan()):
                 pass
         assert await Engine(engine.socket).sandboxes("sesn_1") == []
-        await DockerProvider(socket=engine.socket, image=IMAGE, runtime="runc").check()
+        await DockerProvider(
+            socket=engine.socket, image=IMAGE, runtime="runc", data=tmp_path
+        ).check()
 
     async def test_an_image_is_built_of_a_file_and_makes_sandboxes(
         self, engine: LiveEngine, tmp_path: Path
@@ -182,7 +188,7 @@ class ContainerContract(EngineKit):
         done = await _image_build(engine, "--from", str(base), "--packages", "")
         assert (done.returncode, done.stdout) == (0, b"roost-built\n"), done.stderr.decode()
         assert b"Successfully" in done.stderr
-        await DockerProvider(socket=engine.socket, image="roost-built").check()
+        await DockerProvider(socket=engine.socket, image="roost-built", data=tmp_path).check()
 
     async def test_an_image_has_its_own_list_of_certificates(
         self, engine: LiveEngine, plan: Plans, tmp_path: Path
@@ -203,7 +209,7 @@ class ContainerContract(EngineKit):
         read = f"cat {SYSTEM_CERTIFICATES[0]} /run/roost/ca-bundle.pem"
         for image, found in (("roost-trusting", b"of the image\n"), (IMAGE, b"of the machine\n")):
             everything.write_text("of the machine\nof the session\n")
-            provider = DockerProvider(socket=engine.socket, image=image)
+            provider = DockerProvider(socket=engine.socket, image=image, data=tmp_path)
             async with provider.open(plan(mounts=[shown], **trusted)) as sandbox:
                 assert (await shell(sandbox, read)).output == (found + b"of the session\n") * 2
         assert await Engine(engine.socket).sandboxes("look") == []
@@ -405,11 +411,11 @@ class ContainerLayers(EngineKit):
         assert list((data / "container-layers").glob(".new-*")), "it was killed in the middle"
 
     async def test_a_package_manager_that_the_image_lacks_is_named(
-        self, layered: DockerProvider
+        self, layered: DockerProvider, tmp_path: Path
     ) -> None:
         assert await layered.lack([]) is None
         assert await layered.lack(["npm"]) == f"npm: the image {IMAGE} has no npm"
-        missing = DockerProvider(socket=Path("/nowhere.sock"), image=IMAGE)
+        missing = DockerProvider(socket=Path("/nowhere.sock"), image=IMAGE, data=tmp_path)
         with pytest.raises(SandboxUnavailable):
             await missing.lack(["npm"])
 

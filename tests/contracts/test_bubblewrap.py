@@ -21,6 +21,7 @@ from roost.ports.sandbox_provider import SandboxProvider
 from roost.sandboxes import cgroups
 from roost.sandboxes.bubblewrap import BubblewrapProvider, tools
 from roost.sandboxes.bubblewrap.stage import is_reachable
+from roost.sandboxes.state import default_state
 from roost.testing.sandbox_contract import SandboxContract
 from roost.testing.sandbox_contract.kit import Plans, shell
 
@@ -29,11 +30,11 @@ _ALONE = "without control groups, each process is limited by itself"
 
 
 def make() -> BubblewrapProvider:
-    return BubblewrapProvider(path=os.environ.get("PATH"))
+    return BubblewrapProvider(data=default_state(), path=os.environ.get("PATH"))
 
 
 def make_without_groups() -> BubblewrapProvider:
-    return BubblewrapProvider(path=os.environ.get("PATH"), use_cgroups=False)
+    return BubblewrapProvider(data=default_state(), path=os.environ.get("PATH"), use_cgroups=False)
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +150,7 @@ async def test_a_program_that_is_removed_while_the_server_runs_is_missed_and_fou
         shutil.copytree(libraries, site / libraries.name)
     monkeypatch.setattr(tools, "import_module", no_package)
     monkeypatch.setattr(Path, "resolve", lambda self, strict=False: self)
-    provider = BubblewrapProvider(path=str(bwrap.parent))
+    provider = BubblewrapProvider(data=default_state(), path=str(bwrap.parent))
     await provider.check()
     bwrap.unlink()
     with pytest.raises(SandboxUnavailable, match=r"bubblewrap 0\.8 or newer is missing"):

@@ -54,7 +54,7 @@ class TestContainers(HostileContract, ContainerContract, ContainerLayers):
     ) -> None:
         """gVisor's; the way out is the same, too."""
         need_gvisor()
-        provider = DockerProvider(socket=docker.socket, image=IMAGE, runtime="runsc")
+        provider = DockerProvider(socket=docker.socket, image=IMAGE, data=tmp_path, runtime="runsc")
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(tmp_path / "way-out.sock"))
             (tmp_path / "way-out.sock").chmod(0o666)

@@ -58,27 +58,34 @@ class InContainers:
 
 
 class Served(HarnessContract):
-    def agent(self) -> Harness:
-        """The harness as a server makes it, but for its pauses."""
+    def agent(self, data: Path) -> Harness:
+        """The harness as a server makes it that has this directory, but for its pauses."""
         raise NotImplementedError
 
     @pytest.fixture
-    def harness(self, model: ScriptedModel, tmp_path: Path, settings: Settings) -> ServedHarness:
-        return ServedHarness(self.agent(), model.url, tmp_path, settings)
+    def harness(
+        self,
+        model: ScriptedModel,
+        tmp_path: Path,
+        tmp_path_factory: pytest.TempPathFactory,
+        settings: Settings,
+    ) -> ServedHarness:
+        lasting = tmp_path_factory.getbasetemp()
+        return ServedHarness(self.agent(lasting), model.url, tmp_path, settings)
 
 
 class Claude(Served, claude.TestClaudeHarness):
-    def agent(self) -> Harness:
+    def agent(self, data: Path) -> Harness:
         return ClaudeHarness(installed_cli(), retries=2)
 
 
 class Codex(Served, codex.TestCodexHarness):
-    def agent(self) -> Harness:
-        return CodexHarness(installed_codex(), retries=2)
+    def agent(self, data: Path) -> Harness:
+        return CodexHarness(installed_codex(), seeds=data / "codex", retries=2)
 
 
 class Messages(Served, messages.TestMessagesHarness):
-    def agent(self) -> Harness:
+    def agent(self, data: Path) -> Harness:
         return MessagesHarness(retries=3, retry_seconds=0.001)
 
 

@@ -32,7 +32,7 @@ from roost.testing.sandbox_contract.kit import run
 async def main():
     home = Path("/tmp/home")
     home.mkdir()
-    provider = BubblewrapProvider()
+    provider = BubblewrapProvider(data=Path("/tmp/data"))
     try:
         await provider.check()
         async with provider.open(Plan(session_id="s", generation=1, home=LocalVolume(home), workspace=LocalVolume(home))) as sandbox:

@@ -83,7 +83,9 @@ class Flaky:
 async def following(data: Path) -> AsyncGenerator[tuple[Node, Fanout, Flaky], None]:
     async with node(data, working=False) as roost, anyio.create_task_group() as tasks:
         log = Flaky(roost.store.log)
-        fanout = Fanout(log, roost.store.sessions, roost.notifier, roost.store.nodes)  # type: ignore[arg-type]
+        fanout = Fanout(
+            log, roost.store.sessions, roost.notifier, roost.store.nodes, lambda _: None
+        )  # type: ignore[arg-type]
         await tasks.start(fanout.run)
         yield roost, fanout, log
         tasks.cancel_scope.cancel()

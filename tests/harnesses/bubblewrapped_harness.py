@@ -25,6 +25,7 @@ from roost.ports.egress import Account, Grant, Networking, Origin, RefusalReport
 from roost.ports.harness import Brief, Conversation, Harness
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.state import default_state
 
 
 class BubblewrappedHarness:
@@ -106,7 +107,7 @@ class BubblewrappedHarness:
 @asynccontextmanager
 async def bubblewrapped(harness: Harness, model: str) -> AsyncGenerator[BubblewrappedHarness, None]:
     """The harness in the default sandbox, with the model at this address behind a key."""
-    provider = BubblewrapProvider(path=os.environ.get("PATH"))
+    provider = BubblewrapProvider(data=default_state(), path=os.environ.get("PATH"))
     try:
         await provider.check()
     except SandboxUnavailable as error:

@@ -33,7 +33,7 @@ def codex_harness(model: Served, root: Path) -> SandboxedHarness:
         "OPENAI_API_KEY": "placeholder",
         "TMPDIR": str(own),
     }
-    harness = CodexHarness(installed_codex(), mounted=False, environ=environ, retries=2)
+    harness = CodexHarness(installed_codex(), seeds=root, mounted=False, environ=environ, retries=2)
     return SandboxedHarness(harness, root, mark=b"app-server")
 
 

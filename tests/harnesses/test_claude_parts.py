@@ -291,7 +291,7 @@ async def test_large_frames_are_not_read_ahead() -> None:
     """Hundreds of them would be gigabytes: one waits to be taken, and the agent with it."""
     frame = b'{"type": "user", "text": "%b"}\n' % (b"x" * 1_000_000)
     process = Printing(*[frame] * 20)
-    wire = CliPipe(process, "s")  # type: ignore[arg-type]
+    wire = CliPipe(process, "s", lambda: None)  # type: ignore[arg-type]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wire.pump)
         await anyio.sleep(0.3)

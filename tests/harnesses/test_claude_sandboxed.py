@@ -21,6 +21,7 @@ from roost.harnesses.claude import ClaudeHarness
 from roost.ports.harness import Brief, Conversation
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.state import default_state
 from roost.testing.in_memory_runner import script
 
 SOCKET = "/run/roost/model.sock"
@@ -71,7 +72,7 @@ class Sandboxed:
 
 @pytest.fixture
 async def sandboxed() -> AsyncGenerator[Sandboxed, None]:
-    provider = BubblewrapProvider(path=os.environ.get("PATH"))
+    provider = BubblewrapProvider(data=default_state(), path=os.environ.get("PATH"))
     try:
         await provider.check()
     except SandboxUnavailable as error:

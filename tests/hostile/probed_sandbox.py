@@ -21,6 +21,7 @@ from roost.errors import SandboxUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import BubblewrapProvider
 from roost.sandboxes.bubblewrap.sandbox import BubblewrapSandbox
+from roost.sandboxes.state import default_state
 from roost.testing.probes.inside.files import OWN
 from roost.testing.reachable import reachable
 
@@ -41,7 +42,8 @@ _REMOVE = 0
 
 
 def provider(**options: Any) -> BubblewrapProvider:
-    return BubblewrapProvider(path=os.environ.get("PATH"), **options)
+    data = options.get("state") or default_state()
+    return BubblewrapProvider(data=data, path=os.environ.get("PATH"), **options)
 
 
 @cache

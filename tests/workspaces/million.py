@@ -18,6 +18,7 @@ from roost.core.snapshots.snapshots import Snapshots
 from roost.errors import WorkspaceTooLarge
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.state import default_state
 from roost.testing.sandbox_contract.kit import run
 
 
@@ -49,7 +50,7 @@ async def open_sandbox(home: Path) -> dict[str, Any]:
         home=LocalVolume(home),
         workspace=LocalVolume(home),
     )
-    provider = BubblewrapProvider(path=os.environ.get("PATH"))
+    provider = BubblewrapProvider(data=default_state(), path=os.environ.get("PATH"))
     async with provider.open(plan) as sandbox:
         return {"code": (await run(sandbox, "true")).code}
 

@@ -184,7 +184,7 @@ class Fanout:
         sessions: Sessions,
         notifier: Notifier,
         nodes: Nodes,
-        files_of: Callable[[str], Files | None] = lambda _: None,
+        files_of: Callable[[str], Files | None],
     ) -> None:
         self._nodes = nodes
         self._files_of = files_of

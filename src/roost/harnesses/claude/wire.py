@@ -191,9 +191,7 @@ class CliPipe(JsonLines):
     `last_message` is the name of the newest message of the conversation that it has printed.
     """
 
-    def __init__(
-        self, process: Process, session: str, is_up: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, process: Process, session: str, is_up: Callable[[], None]) -> None:
         super().__init__(process, is_up)
         self.last_message: str | None = None
         self._session = session

@@ -73,9 +73,9 @@ class CodexHarness:
     """The `codex` program.
 
     `program` is its directory on this machine, by default the one in its package. `mounted`: sandboxes are given
-    `mounts` and show it at `INSIDE`; without, they run it where it is. `environ` says how the model is reached,
+    `mounts` and show it at `INSIDE`; without, they run it where it is, and have no seed. `environ` says how the model is reached,
     where the sandbox's own environment does not. `retries` is how often a failed model request is repeated. `seeds` is
-    where what all of its processes begin with is kept, if it is.
+    where what all of its processes begin with is kept.
     """
 
     name = "codex"
@@ -85,23 +85,23 @@ class CodexHarness:
         self,
         program: Path | None = None,
         *,
+        seeds: Path,
         mounted: bool = True,
         environ: Mapping[str, str] | None = None,
         retries: int = 10,
-        seeds: Path | None = None,
     ) -> None:
         self._program = program
         self._mounted = mounted
         self._environ = environ or {}
         self._retries = retries
-        self._seed = CodexSeed(PINNED, PLAIN_MODELS, seeds) if seeds is not None else None
+        self._seed = CodexSeed(PINNED, PLAIN_MODELS, seeds)
 
     @property
     def mounts(self) -> Sequence[Mount]:
         if not self._mounted:
             return []
-        seed = self._seed
-        made = [Mount(seed.path, _SEED_INSIDE)] if seed is not None and seed.path.is_dir() else []
+        seed = self._seed.path
+        made = [Mount(seed, _SEED_INSIDE)] if seed.is_dir() else []
         return [Mount(self._directory(), INSIDE), *made]
 
     def check(self) -> str:
@@ -139,7 +139,8 @@ class CodexHarness:
         make = partial(CodexConversation, brief, brief.sandbox, command, tools)
 
         def begun(tasks: TaskGroup) -> CodexConversation:
-            tasks.start_soon(self._make_seed)
+            if self._mounted:
+                tasks.start_soon(self._make_seed)
             return make(tasks)
 
         async with opened(brief, begun) as conversation:
@@ -147,9 +148,8 @@ class CodexHarness:
 
     async def _make_seed(self) -> None:
         """Beside the first conversation, for the sandboxes of later ones."""
-        if self._seed is not None:
-            make = partial(self._seed.make, self._directory())
-            await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
+        make = partial(self._seed.make, self._directory())
+        await anyio.to_thread.run_sync(make, abandon_on_cancel=True)
 
     def _directory(self) -> Path:
         """The program's directory. :raises RoostError: it is not there, or not the one that is known to work"""

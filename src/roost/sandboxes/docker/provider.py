@@ -46,10 +46,10 @@ class DockerProvider:
 
     :param socket: where the engine listens
     :param image: what containers are made of; needs `sh`, `cat` and whatever agents are to find
+    :param data: a directory of the server's own, which lasts: what is known of layers of packages is there
     :param runtime: another one than the engine's own, such as `runsc`, which the engine must know
     :param uids: what a root server gives to sandboxes; must belong to nobody else on the machine
     :param state: a directory of the server's own that the engine can see; by default below `/run`
-    :param data: another, which lasts: what is known of layers of packages is there; by default `state`
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class DockerProvider:
         *,
         socket: Path,
         image: str,
+        data: Path,
         runtime: str | None = None,
         uids: range = DEFAULT_UIDS,
         state: Path | None = None,
-        data: Path | None = None,
     ) -> None:
         self._engine = Engine(socket)
         self._image = image
@@ -329,7 +329,7 @@ class DockerProvider:
 
     @property
     def _layers(self) -> ImageLayers:
-        return ImageLayers(self._engine, (self._data or self._folder) / "container-layers")
+        return ImageLayers(self._engine, self._data / "container-layers")
 
     async def sweep(self) -> None:
         try:
