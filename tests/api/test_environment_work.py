@@ -49,14 +49,18 @@ class Place:
         return "/".join([f"/v1/environments/{self.environment['id']}/work", *path])
 
     async def begin(self, *calls: Draft, kind: Any = "tool") -> Lease:
-        """A turn that has begun, as a runner does it, and that waits for these calls."""
+        """A turn that has begun, as a runner does it, and that waits for these calls, each of its kind."""
         await self.roost.say(self.session, "go on")
         await self.roost.store.log.renew("node_1", 60)
         [lease] = await self.roost.store.log.claim("node_1", 9)
         found = await self.roost.store.sessions.find(self.session["id"])
         await self.items.want(found)
         takes = await self.roost.store.log.inputs(lease.session_id)
-        blocks = [Pending(call.id, kind) for call in calls]
+        kinds = [kind] * len(calls) if isinstance(kind, str) else kind
+        blocks = [
+            Pending(call.id, of, offered=of == "custom_tool")
+            for call, of in zip(calls, kinds, strict=True)
+        ]
         await self.roost.store.log.append(lease, Batch(takes=takes, drafts=calls, blocks=blocks))
         return lease
 
@@ -264,6 +268,38 @@ async def test_the_first_result_counts(tmp_path: Path):
         assert again == first
         error_of(await place.send(mine, place.result(call, "another")), 400)
         error_of(await place.send(mine, {**place.result(call, "x"), "tool_use_id": "sevt_no"}), 400)
+
+
+async def test_results_that_come_again_are_answered_in_their_order(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        calls = [bash(str(i)) for i in range(3)]
+        own = new_draft("agent.custom_tool_use", name="now", input={})
+        await place.wait(*calls, own, kind=["tool"] * 3 + ["custom_tool"])
+        _, mine = await place.claimed()
+        brought = [place.result(call, f"{i}" * 700_000) for i, call in enumerate(calls)]
+        first = [(await ok(place.send(mine, each)))["data"][0] for each in brought]
+        custom = {"type": "user.custom_tool_result", "custom_tool_use_id": own.id, "content": []}
+        first.append((await ok(place.send(mine, custom)))["data"][0])
+        for order in ([3, 1], [2, 0, 1]):
+            again = [[*brought, custom][i] for i in order]
+            answer = await ok(place.send(mine, *again))
+            assert [each["id"] for each in answer["data"]] == [first[i]["id"] for i in order]
+        another = {**custom, "is_error": True}
+        error_of(await place.send(mine, another), 400)
+        error_of(await place.send(mine, *[custom] * 101), 400)
+
+
+async def test_a_custom_tool_may_be_a_workers(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        call = new_draft("agent.custom_tool_use", name="now", input={})
+        await place.wait(call, kind=["custom_tool"])
+        _, mine = await place.claimed()
+        # It has no answer any more: a worker that has the tool must not run it when it looks again.
+        await ok(place.send(place.roost.client, {"type": "user.interrupt"}))
+        [closed] = await place.events("user.custom_tool_result")
+        assert (closed["custom_tool_use_id"], closed["closed"]) == (call.id, "interrupted")
+        late = {"type": "user.custom_tool_result", "custom_tool_use_id": call.id, "content": []}
+        assert (await ok(place.send(mine, late)))["data"][0]["id"] == closed["id"]
 
 
 async def test_a_call_that_is_asked_about_is_a_workers_once_it_is_allowed(tmp_path: Path):
@@ -481,6 +517,14 @@ async def test_a_worker_may_do_its_work_and_nothing_else(tmp_path: Path):
             error_of(await client.get(path), 404)
             error_of(await place.send(client, message("hello")), 403)
             error_of(await client.get(f"/v1/environments/{other['id']}/work/stats"), 403)
+        skill = (await place.roost.skill())["id"]
+        assert (await place.worker.get(f"/v1/skills/{skill}/versions/1")).status_code != 403
+        error_of(await token.get(f"/v1/skills/{skill}/versions/1"), 404)
+        both = client_of(place.roost.app, place.roost.client.headers["x-api-key"])
+        both.headers["authorization"] = place.worker.headers["authorization"]
+        for _ in range(2):  # whoever is known by then
+            await place.roost.get("/v1/environments")
+            error_of(await both.get("/v1/environments"), 403)
         error_of(await token.get(place.at("poll")), 403)
         error_of(await place.roost.client.get(place.at("poll")), 403)
         served = [each for each in OPERATIONS if each.served and not each.open]

@@ -100,12 +100,18 @@ class Fake:
                 Route("/v1/agents/{id}", self._change_agent, methods=["POST"]),
                 Route("/v1/{kind}", self._make, methods=["POST"]),
                 Route("/v1/{kind}", self._list),
-                Route("/roost/v1/keys", self._make_key, methods=["POST"]),
-                Route("/roost/v1/keys", lambda _: JSONResponse({"data": self.keys})),
-                Route("/roost/v1/keys/{id}", lambda _: JSONResponse({}), methods=["DELETE"]),
+                *self._keys("/roost/v1/keys"),
+                *self._keys("/roost/v1/environments/environments_1/keys"),
                 Route("/{rest:path}", _missing, methods=["GET", "POST", "DELETE"]),
             ]
         )
+
+    def _keys(self, path: str) -> list[Route]:
+        return [
+            Route(path, self._make_key, methods=["POST"]),
+            Route(path, lambda _: JSONResponse({"data": self.keys})),
+            Route(f"{path}/{{id}}", lambda _: JSONResponse({}), methods=["DELETE"]),
+        ]
 
     async def _make(self, request: Request) -> Response:
         kind = request.path_params["kind"]

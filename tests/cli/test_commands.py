@@ -346,6 +346,43 @@ def test_keys_are_made_listed_and_revoked(roost: Roost, start: Start) -> None:
     assert roost("key", "revoke", "key_1", "--json")[0] == 0
 
 
+def test_environments_are_made_and_listed_with_keys_for_their_workers(
+    roost: Roost, start: Start
+) -> None:
+    fake = Fake()
+    start(fake)
+    assert roost("environments", "create", "mine", "--self-hosted")[:2] == (0, "environments_1\n")
+    made = json.loads(roost("environments", "create", "here", "--json")[1])
+    kinds = [each["config"]["type"] for each in (*fake.made["environments"], made)]
+    assert kinds == ["self_hosted", "cloud", "cloud"]
+    listed = roost("environments", "ls")[1].splitlines()
+    assert [line.split()[:3] for line in listed[1:]] == [
+        ["environments_1", "mine", "self_hosted"],
+        ["environments_2", "here", "cloud"],
+    ]
+    assert len(json.loads(roost("environments", "ls", "--json")[1])) == 2
+    keys = "environments", "keys"
+    assert roost(*keys, "create", "mine", "--name", "rack") == (0, "sk-secret\n", "")
+    assert fake.keys[0]["name"] == "rack"
+    assert json.loads(roost(*keys, "create", "mine", "--json")[1])["name"] == "worker"
+    assert roost(*keys, "ls", "mine")[1].splitlines()[1].split()[:2] == ["key_1", "rack"]
+    assert len(json.loads(roost(*keys, "ls", "mine", "--json")[1])) == 2
+    assert roost(*keys, "revoke", "mine", "key_1")[:2] == (0, "revoked key_1\n")
+    assert roost(*keys, "revoke", "mine", "key_1", "--json")[0] == 0
+    code, _, err = roost(*keys, "ls", "nowhere")
+    assert (code, "nowhere" in err) == (1, True)
+
+
+def test_a_worker_without_a_key_says_where_one_comes_from(
+    roost: Roost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ANTHROPIC_ENVIRONMENT_KEY", raising=False)
+    given = "--environment", "env_1", "--directory", str(tmp_path)
+    code, _, err = roost("worker", *given)
+    assert code == 1
+    assert "roost environments keys create" in err
+
+
 @pytest.mark.parametrize(
     ("soft", "hard", "level"), [(1024, 65_536, "ok"), (1024, -1, "ok"), (1024, 2048, "warn")]
 )

@@ -20,9 +20,10 @@ ENDED = {"type": "session.status_terminated"}
 class NotedClient:
     """Offers the given items once, each with one call."""
 
-    def __init__(self, *items: str, refused: str = "") -> None:
+    def __init__(self, *items: str, refused: str = "", failing: str = "") -> None:
         self.items = [ClaimedWork(item, f"of {item}", "token") for item in items]
-        self.refused = refused
+        self.refused, self.failing = refused, failing
+        self.tries = 0
         self.sent: list[Any] = []
         self.stopped: list[str] = []
         self.left = anyio.Event()
@@ -35,7 +36,11 @@ class NotedClient:
         if work.id == self.refused:
             raise WorkRefused(404, "it is gone")
 
-    async def session(self, _work: ClaimedWork) -> dict[str, Any]:
+    async def session(self, work: ClaimedWork) -> dict[str, Any]:
+        if work.id == self.failing:
+            self.tries += 1
+            self.items.append(work)  # it is offered again as soon as it is given back
+            raise WorkRefused(500, "not now")
         return {}
 
     async def heartbeat(self, _work: ClaimedWork, _last: str) -> dict[str, Any]:
@@ -101,3 +106,46 @@ async def test_an_item_that_is_refused_does_not_end_the_others() -> None:
         tasks.cancel_scope.cancel()
     assert [each["tool_use_id"] for each in client.sent] == ["call_1"]
     assert client.stopped == ["one"]
+
+
+async def test_a_session_that_fails_is_not_begun_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, tools = NotedClient("bad", failing="bad"), Tools(free=True)
+    pauses: list[float] = []
+    enough = anyio.Event()
+
+    async def noted(seconds: float) -> None:
+        if seconds == 30:  # until the next heartbeat
+            await anyio.sleep_forever()
+        pauses.append(seconds)
+        if len(pauses) == 4:
+            enough.set()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        monkeypatch.setattr("roost.client.worker.anyio.sleep", noted)
+        tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=1).run)
+        with anyio.fail_after(60):
+            await enough.wait()
+        tasks.cancel_scope.cancel()
+    assert (pauses, client.tries) == ([2, 4, 8, 16], 4)
+
+
+@pytest.mark.parametrize("reason", ["end_turn", "requires_action"])
+async def test_a_session_that_waits_for_somebody_else_is_given_back(reason: str) -> None:
+    class Waiting(NotedClient):
+        async def events(self, _work: ClaimedWork) -> AsyncGenerator[dict[str, Any], None]:
+            yield {**CALL, "name": "another's"}
+            yield {"type": "session.status_idle", "stop_reason": {"type": reason}}
+            yield {}
+            await anyio.sleep_forever()
+
+    client, tools = Waiting("one"), Tools(free=True)
+    async with anyio.create_task_group() as tasks:
+        worker = Worker(cast(WorkClient, client), tools.opened, most=1, max_idle=0.01)
+        tasks.start_soon(worker.run)
+        with anyio.fail_after(60):
+            await client.left.wait()
+        tasks.cancel_scope.cancel()
+    assert (client.sent, client.stopped) == ([], ["one"])

@@ -20,7 +20,6 @@ _BLOCKS: Final = 999  # milliseconds, the most that the API takes
 _PAGE: Final = 1000
 # Seconds after which a stream counts as broken: servers say something more often.
 _SILENCE: Final = 90.0
-NO_HEARTBEAT: Final = "NO_HEARTBEAT"
 
 
 class WorkRefused(Exception):

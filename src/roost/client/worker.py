@@ -7,6 +7,7 @@ outcome is unknown.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Any, Final, Protocol
@@ -14,7 +15,8 @@ from typing import Any, Final, Protocol
 import anyio
 import httpx2
 
-from roost.client.work import NO_HEARTBEAT, ClaimedWork, Json, WorkClient, WorkRefused
+from roost.client.work import ClaimedWork, Json, WorkClient, WorkRefused
+from roost.domain.work_item import NO_HEARTBEAT
 
 _log = logging.getLogger(__name__)
 _EMPTY: Final = 1.0  # seconds until the next poll, if there was nothing
@@ -58,6 +60,7 @@ class Worker:
         self._tools = tools
         self._slots = anyio.Semaphore(most)
         self._max_idle = max_idle
+        self._failures: Counter[str] = Counter()  # of sessions, since they were last served
 
     async def run(self) -> None:
         """Poll and serve, until cancelled. :raises WorkRefused: the server will never let it in"""
@@ -76,7 +79,7 @@ class Worker:
                     _log.warning("cannot poll: %s", error)
                 if work is None:
                     self._slots.release()
-                    await anyio.sleep(min(_EMPTY * 2 ** min(failures, 10), _LONGEST_PAUSE))
+                    await anyio.sleep(_pause(failures))
                 else:
                     tasks.start_soon(self._served, work)
 
@@ -96,6 +99,7 @@ class Worker:
         """Serve one item to its end; what fails there fails there only."""
         lease = _HeldLease(self._client, work)
         calls: _SessionCalls | None = None
+        failed = False
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(lease.keep, tasks.cancel_scope)
@@ -109,6 +113,7 @@ class Worker:
                     await calls.until_idle()
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - one bad item must not end the others
+            failed = True
             causes = error.exceptions if isinstance(error, BaseExceptionGroup) else (error,)
             _log.error("%s failed: %s", work.session_id, causes[0], exc_info=causes[0])
         finally:
@@ -120,8 +125,19 @@ class Worker:
                     suppress(WorkRefused, *_UNREACHABLE),
                 ):
                     await self._client.stop(work)
-            self._slots.release()
             _log.info("has left %s", work.session_id)
+        # One that failed is offered again at once. Others may take it; here it is not begun again and again.
+        if failed:
+            self._failures[work.session_id] += 1
+            await anyio.sleep(_pause(self._failures[work.session_id]))
+        else:
+            self._failures.pop(work.session_id, None)
+        self._slots.release()
+
+
+def _pause(failures: int) -> float:
+    """Seconds to wait after so many failures in a row."""
+    return float(min(_EMPTY * 2 ** min(failures, 10), _LONGEST_PAUSE))
 
 
 class _HeldLease:
@@ -252,8 +268,8 @@ class _SessionCalls:
             case "user.tool_confirmation":
                 self._verdicts[event["tool_use_id"]] = event["result"]
             case "session.status_running" | "session.status_idle":
-                reason = event.get("stop_reason", {"type": "requires_action"})
-                self._idle = reason["type"] != "requires_action"
+                # What waits for somebody else, a permission or a custom tool, does not keep others waiting.
+                self._idle = event["type"] == "session.status_idle"
             case "session.status_terminated" | "session.deleted":
                 self._over = True
             case _:

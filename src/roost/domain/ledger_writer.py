@@ -212,14 +212,19 @@ class LedgerWriter:
         self.state = replace(self.state, pending=tuple(left))
 
     def close_calls(self, calls: Iterable[Pending], by: ClosedBy) -> None:
-        """Nobody waits for these any more. Workers make every call that has no `user.tool_result`, so one is
-        written for each that a worker was to make.
+        """Nobody waits for these any more. Workers make every call that has no result of a client's, so one is
+        written for each that a worker was to make, or might have made.
         """
-        content = [{"type": "text", "text": CLOSED[by]}]
+        said = {
+            "content": [{"type": "text", "text": CLOSED[by]}],
+            "is_error": True,
+            "closed": by,
+        }
         for call in calls:
             if call.by_worker:
-                said = {"content": content, "is_error": True, "closed": by}
                 self.say("user.tool_result", tool_use_id=call.event_id, **said)
+            elif call.offered:
+                self.say("user.custom_tool_result", custom_tool_use_id=call.event_id, **said)
 
     def move_if_it_can(self, move: Move) -> None:
         """What a runner says of a session that was put to rest in the meantime moves it nowhere."""

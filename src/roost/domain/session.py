@@ -135,11 +135,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 class Pending(msgspec.Struct, frozen=True):
     """An event the session waits on: a permission to give, or a result only a client can bring.
 
-    `tool`: a worker brings the result of a built-in tool; `gated_tool`: once somebody has allowed it.
+    `tool`: a worker brings the result of a built-in tool; `gated_tool`: once somebody has allowed it. `offered`: of a
+    custom tool, which a worker may have, too.
     """
 
     event_id: str
     kind: Literal["confirmation", "custom_tool", "tool", "gated_tool"]
+    offered: bool = False
 
     @property
     def by_worker(self) -> bool:

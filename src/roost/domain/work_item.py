@@ -233,4 +233,5 @@ def needs_worker(session: Session) -> bool:
     """Whether the session has something for a worker to do, or may have soon."""
     status = session.state.status
     at_work = status in (Status.RUNNING, Status.RESCHEDULING)
-    return status is not Status.TERMINATED and (at_work or waits_for_worker(session))
+    waits = any(pending.by_worker or pending.offered for pending in session.state.pending)
+    return status is not Status.TERMINATED and (at_work or waits)

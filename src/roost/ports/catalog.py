@@ -17,7 +17,10 @@ when they are due among those of one thing alone puts that behind a colon: `work
 """
 
 COUNTED_BY_OWNER: Final[frozenset[Kind]] = frozenset(
-    ("login", "run", "file", "file_note", "file_hold", "installation", "work", "work_watch")
+    (
+        *("login", "run", "file", "file_note", "file_hold", "installation"),
+        *("environment_key", "work", "work_watch"),
+    )
 )
 """The kinds whose owners see to it that there are not too many: of work items, a session has one. The store sees to
 it for all others.

@@ -15,6 +15,7 @@ from roost.api.access.tokens import WORK_PREFIX, WorkClaims, WorkTokens
 from roost.core.access.environment_keys import PREFIX, EnvironmentKey, EnvironmentKeys
 from roost.core.access.sessions import SessionAccess
 from roost.core.work.work_items import WorkItems
+from roost.domain.session import Session
 from roost.domain.work_item import WorkItem
 from roost.errors import Forbidden, NotFound, Unauthenticated
 from roost.ports.keys import Key
@@ -128,16 +129,27 @@ class WorkerAccess:
             raise Forbidden("This credential is another environment's.")
         if claims is not None and params.get("work_id", claims.work_id) != claims.work_id:
             raise Forbidden("This token is another work item's.")
-        if (session_id := params.get("session_id")) is not None:
-            await self._check_session(scope, session_id)
+        await self._check_reach(scope, params)
 
-    async def _check_session(self, scope: WorkerScope, session_id: str) -> None:
-        claims, of_environment = scope.claims, scope.key.environment_id
-        session = self._access.known_session(scope.caller, session_id, "see")
-        session = session or await self._access.session(scope.caller, session_id, "see")
-        is_own = claims is None or claims.session_id == session_id
-        if session.spec.environment_id != of_environment or not is_own:
-            raise NotFound(f"session {session_id} was not found")
+    async def _check_reach(self, scope: WorkerScope, params: Mapping[str, str]) -> None:
+        """Sessions of its environment; with a token, one session, and the skills of that."""
+        claims = scope.claims
+        if (session_id := params.get("session_id")) is not None:
+            session = await self._session(scope, session_id)
+            is_own = claims is None or claims.session_id == session_id
+            if session.spec.environment_id != scope.key.environment_id or not is_own:
+                raise NotFound(f"session {session_id} was not found")
+        if claims is not None and "skill_id" in params:
+            await self._check_skill(scope, claims.session_id, params["skill_id"])
+
+    async def _check_skill(self, scope: WorkerScope, session_id: str, skill_id: str) -> None:
+        agent = (await self._session(scope, session_id)).spec.agent
+        if all(skill["skill_id"] != skill_id for skill in agent["skills"]):
+            raise NotFound(f"skill {skill_id} was not found")
+
+    async def _session(self, scope: WorkerScope, session_id: str) -> Session:
+        known = self._access.known_session(scope.caller, session_id, "see")
+        return known or await self._access.session(scope.caller, session_id, "see")
 
     def secret(self, scope: WorkerScope, item: WorkItem) -> str:
         """What a worker is given with an item: a token for that item and its session."""

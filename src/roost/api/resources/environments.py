@@ -13,6 +13,7 @@ from roost.api.framework.replies import reply, times
 from roost.api.framework.resource import Resource
 from roost.core.access.environment_keys import EnvironmentKeys
 from roost.core.access.permissions import check_defaults
+from roost.core.access.revocations import Revocations
 from roost.core.records.environments import Environments
 from roost.core.work.work_items import WorkItems
 from roost.ports.catalog import Record
@@ -80,13 +81,18 @@ async def update(call: ApiCall, environments: Environments) -> ASGIApp:
     reply="beta.BetaEnvironmentDeleteResponse",
 )
 async def delete(
-    call: ApiCall, environments: Environments, items: WorkItems, keys: EnvironmentKeys
+    call: ApiCall,
+    environments: Environments,
+    items: WorkItems,
+    keys: EnvironmentKeys,
+    revocations: Revocations,
 ) -> ASGIApp:
     """Gone, if no session uses it."""
     environment_id = call.params["environment_id"]
     await environments.delete(call.key, environment_id)
     for key in await keys.of(environment_id):
         await keys.revoke(environment_id, key.id)
+        revocations.tell(key.id)
     await items.forget(call.tenant, environment_id)
     return reply({"id": environment_id, "type": "environment_deleted"})
 

@@ -49,6 +49,10 @@ class EventPages:
         """A page, which is held as long as the context."""
         return self._large.page(partial(self._log.page, session_id, query))
 
+    async def seq_of(self, session_id: str, event_id: str) -> int | None:
+        """Where an event is in the log, if it is there."""
+        return await self._log.seq_of(session_id, event_id)
+
     async def read(self, session_id: str, query: EventQuery) -> list[Entry]:
         """A page for one who looks at it and lets it go at once."""
         return await self._log.page(session_id, query)

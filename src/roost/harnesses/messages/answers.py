@@ -87,8 +87,9 @@ class _Call:
             return Pending(self.part.id, "gated_tool" if asks else "tool")
         if not asks:
             return None
-        is_clients = self.tool.answered_by_client
-        return Pending(self.part.id, "custom_tool" if is_clients else "confirmation")
+        if self.tool.answered_by_client:
+            return Pending(self.part.id, "custom_tool", offered=bool(self._by_worker))
+        return Pending(self.part.id, "confirmation")
 
     def event(self) -> Draft:
         """The call as clients see it."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from roost.domain import work_item
 from roost.harnesses.permissions import Json, Policy, Tool
 from roost.harnesses.questions import QUESTION
 
@@ -124,7 +125,7 @@ _ASK: Final[Json] = {
     ),
 }
 
-REPEATABLE: Final = frozenset({"read", "glob", "grep", "web_fetch"})
+REPEATABLE: Final = work_item.REPEATABLE | {"web_fetch"}
 """Those that change nothing: a call that was cut off is simply made again."""
 
 NOT_CONFINABLE: Final = frozenset({"bash", "web_fetch"})
