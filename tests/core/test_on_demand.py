@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from roost.core.sandbox.on_demand import on_demand
+from roost.core.sandbox.on_demand import Open, on_demand
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Stats
 
@@ -24,6 +24,9 @@ class Opened:
         self._failures = failures
         self._seconds = seconds
         self._task: object = None
+
+    async def ready(self) -> Open:
+        return self.open
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Opened, None]:
@@ -54,7 +57,7 @@ class Opened:
 
 async def test_it_is_opened_once_by_the_first_command_and_closed_at_the_end() -> None:
     real = Opened(seconds=0.01)
-    async with on_demand(real.open, anyio.Semaphore(1)) as sandbox:
+    async with on_demand(real.ready, anyio.Semaphore(1)) as sandbox:
         assert (await sandbox.stats()).memory_bytes == 0
         await sandbox.stop()
         assert real.log == []
@@ -68,14 +71,14 @@ async def test_it_is_opened_once_by_the_first_command_and_closed_at_the_end() ->
 
 async def test_one_that_is_never_needed_is_never_opened() -> None:
     real = Opened()
-    async with on_demand(real.open, anyio.Semaphore(1)):
+    async with on_demand(real.ready, anyio.Semaphore(1)):
         await anyio.lowlevel.checkpoint()
     assert real.log == []
 
 
 async def test_one_that_cannot_be_opened_is_tried_again_by_the_next_who_asks() -> None:
     real = Opened(failures=2)
-    async with on_demand(real.open, anyio.Semaphore(1)) as sandbox:
+    async with on_demand(real.ready, anyio.Semaphore(1)) as sandbox:
         for _ in range(2):
             with pytest.raises(SandboxUnavailable, match="not now"):
                 await sandbox.spawn(["run"])
@@ -85,7 +88,7 @@ async def test_one_that_cannot_be_opened_is_tried_again_by_the_next_who_asks() -
 
 async def test_whoever_gives_up_waiting_leaves_it_to_the_next() -> None:
     real = Opened(seconds=0.05)
-    async with on_demand(real.open, anyio.Semaphore(1)) as sandbox:
+    async with on_demand(real.ready, anyio.Semaphore(1)) as sandbox:
         with anyio.move_on_after(0.01):
             await sandbox.spawn(["given up"])
         await sandbox.spawn(["run"])
@@ -95,11 +98,11 @@ async def test_whoever_gives_up_waiting_leaves_it_to_the_next() -> None:
 async def test_it_is_closed_also_if_its_user_fails_or_is_cancelled() -> None:
     real = Opened()
     with pytest.raises(SandboxFailed, match="my own"):
-        async with on_demand(real.open, anyio.Semaphore(1)) as sandbox:
+        async with on_demand(real.ready, anyio.Semaphore(1)) as sandbox:
             await sandbox.spawn(["run"])
             raise SandboxFailed("my own")
     with anyio.CancelScope() as scope:
-        async with on_demand(real.open, anyio.Semaphore(1)) as sandbox:
+        async with on_demand(real.ready, anyio.Semaphore(1)) as sandbox:
             await sandbox.spawn(["run"])
             scope.cancel()
             await anyio.sleep_forever()
@@ -112,7 +115,7 @@ async def test_so_many_are_opened_at_once() -> None:
 
     async def use(each: Opened) -> None:
         nonlocal most
-        async with on_demand(each.open, turns) as sandbox:
+        async with on_demand(each.ready, turns) as sandbox:
             await sandbox.spawn(["run"])
             await anyio.sleep(0.2)
 
@@ -127,3 +130,25 @@ async def test_so_many_are_opened_at_once() -> None:
         for each in real:
             tasks.start_soon(use, each)
     assert most == 2
+
+
+async def test_whoever_waits_for_what_it_lacks_has_no_turn_yet() -> None:
+    lacking, other, turns = Opened(), Opened(), anyio.Semaphore(1)
+    may_go_on = anyio.Event()
+
+    async def ready() -> Open:
+        lacking.log.append("waiting")
+        await may_go_on.wait()
+        return lacking.open
+
+    async with (
+        on_demand(ready, turns) as first,
+        on_demand(other.ready, turns) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(first.spawn, ["run"])
+        await anyio.wait_all_tasks_blocked()
+        await second.spawn(["run"])
+        assert (lacking.log, other.log) == (["waiting"], ["opening", "open", "run"])
+        may_go_on.set()
+    assert lacking.log == ["waiting", "opening", "open", "run", "closed"]

@@ -169,6 +169,17 @@ async def test_a_failure_is_told_to_all_and_not_tried_again_at_once(
     assert not provider.there
 
 
+async def test_whoever_waits_for_a_build_that_has_said_nothing_is_told_to_let_others_go_first(
+    tmp_path: Path,
+):
+    provider, waits = BuildingProvider(), anyio.Event()
+    async with layers_of(provider, tmp_path) as layers, anyio.create_task_group() as tasks:
+        tasks.start_soon(layers.ready, CONFIG, provider, None, waits.set)
+        with anyio.fail_after(60):
+            await waits.wait()
+        tasks.cancel_scope.cancel()
+
+
 async def test_what_cannot_be_installed_is_refused_by_name(tmp_path: Path):
     other = FakeProvider()
     async with layers_of(BuildingProvider(), tmp_path) as layers:

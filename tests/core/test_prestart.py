@@ -17,10 +17,10 @@ from tests.core.test_start_limit import Slow
 from roost.core.work.prestart import Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
-from roost.errors import QuotaExceeded
+from roost.errors import QuotaExceeded, SandboxFailed
 from roost.ports.egress import Networking, RefusalReport
 from roost.ports.notifier import Notifier
-from roost.testing.bare_sandboxes import NoBelongings
+from roost.testing.bare_sandboxes import NoBelongings, NoPackages
 from roost.testing.null_parts import CollectedReports, runner_parts
 
 SPEC = Spec(agent=AGENT, environment_id="env_1", harness="in-sandbox", title="first")
@@ -279,3 +279,52 @@ async def test_a_deleted_session_lets_go_of_its_agent(tmp_path: Path):
         prestarting.pool.drop(second.id)
         prestarting.room[0] = 0
         await prestarting.provider.until_open(0)
+
+
+class NamedLayer(NoPackages):
+    """All sessions have this layer."""
+
+    name: str | None = "before"
+
+    async def of(self, *_: object) -> str | None:
+        return self.name
+
+    async def named(self, *_: object) -> str | None:
+        if self.name is None:
+            raise SandboxFailed("the engine is gone")
+        return self.name
+
+
+async def test_an_agent_with_packages_that_have_changed_is_given_to_nobody(tmp_path: Path):
+    async with prestart_node(tmp_path) as prestarting:
+        packages = prestarting.pool._sandboxes.packages = NamedLayer()
+        await prestarting.create()
+        waiting = await prestarting.ready()
+        assert (await prestarting.create()).id == waiting
+        for name in ("after", None):
+            waiting = await prestarting.ready()
+            assert prestarting.provider.plans[-1].layer == packages.name
+            packages.name = name
+            assert (await prestarting.create()).id != waiting
+
+
+async def test_an_agent_that_cannot_be_started_holds_up_no_other(tmp_path: Path):
+    async with prestart_node(tmp_path, size=2) as prestarting:
+        broken = replace(SPEC, agent=AGENT | {"name": "broken"})
+
+        async def of(session: Session, *_: object) -> str | None:
+            if session.spec.agent["name"] == "broken":
+                tried.set()
+                raise SandboxFailed("cannot be started")
+            return None
+
+        tried = anyio.Event()
+        prestarting.pool._sandboxes.packages.of = of  # type: ignore[method-assign]
+        await prestarting.create(broken)
+        with anyio.fail_after(60):
+            await tried.wait()
+        await prestarting.create()
+        await prestarting.ready()
+        assert [plan.session_id for plan in prestarting.provider.plans] == [
+            prestarting.pool._spares[0].session.id
+        ]

@@ -15,7 +15,7 @@ import anyio
 from msgspec.structs import replace
 from pydantic import SecretStr
 
-from roost.core.sandbox.on_demand import on_demand
+from roost.core.sandbox.on_demand import Open, on_demand
 from roost.egress.host import HostEgress, serving
 from roost.egress.options import EgressOptions, ModelUpstream, anthropic
 from roost.harnesses.messages import MessagesHarness
@@ -105,7 +105,7 @@ class MessagesSession:
             async with (
                 self._served(number) as egress,
                 egress.open(grant) as opened,
-                on_demand(partial(self._placed, plan), anyio.Semaphore(8)) as sandbox,
+                on_demand(partial(self._ready, plan), anyio.Semaphore(8)) as sandbox,
                 self._inner.open(
                     replace(brief, sandbox=sandbox, grant=opened, addresses=opened.addresses)
                 ) as conversation,
@@ -113,6 +113,9 @@ class MessagesSession:
                 yield conversation
         except BaseExceptionGroup as group:  # of the egress, which a server has outside of all this
             raise group.exceptions[0] from None
+
+    async def _ready(self, plan: Plan) -> Open:
+        return partial(self._placed, plan)
 
     def _served(self, number: int) -> AbstractAsyncContextManager[HostEgress]:
         if self._egress is not None:

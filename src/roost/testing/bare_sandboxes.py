@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,17 @@ class NoPackages(PackageLayers):
     async def build_ahead(self, config: Mapping[str, Any]) -> None:
         """There is nothing to build."""
 
-    async def of(self, session: Session, provider: SandboxProvider, say: OnLack) -> str | None:
+    async def of(
+        self,
+        session: Session,
+        provider: SandboxProvider,
+        say: OnLack,
+        waits: Callable[[], None] = lambda: None,
+    ) -> str | None:
+        """There are no layers."""
+        return None
+
+    async def named(self, session: Session, provider: SandboxProvider) -> str | None:
         """There are no layers."""
         return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -10,16 +10,17 @@ import anyio
 from roost.ports.sandbox import Process, Sandbox, Stats
 
 Open = Callable[[], AbstractAsyncContextManager[Sandbox]]
+Ready = Callable[[], Awaitable[Open]]
 
 _NOTHING = Stats(memory_bytes=0, processes=0, cpu_seconds=0.0)
 
 
 @asynccontextmanager
-async def on_demand(opened: Open, opening: anyio.Semaphore) -> AsyncGenerator[Sandbox, None]:
-    """A sandbox for as long as the context lasts; `opened` opens the real one, once it is needed, and once it is
-    its turn among those that are `opening`.
+async def on_demand(ready: Ready, opening: anyio.Semaphore) -> AsyncGenerator[Sandbox, None]:
+    """A sandbox for as long as the context lasts. Once it is needed, `ready` waits for what it lacks, however long
+    that takes; what it returns opens the real one, once it is its turn among those that are `opening`.
     """
-    sandbox = OnDemandSandbox(opened, opening)
+    sandbox = OnDemandSandbox(ready, opening)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sandbox.hold)
@@ -36,8 +37,8 @@ class OnDemandSandbox:
 
     has_ports = True  # the real one has, however it gets them
 
-    def __init__(self, opened: Open, opening: anyio.Semaphore) -> None:
-        self._opened = opened
+    def __init__(self, ready: Ready, opening: anyio.Semaphore) -> None:
+        self._ready = ready
         self._opening = opening
         self._asking = anyio.Lock()
         self._wanted = anyio.Event()
@@ -94,9 +95,10 @@ class OnDemandSandbox:
                 return
             self._wanted = anyio.Event()
             try:
+                opened = await self._ready()
                 async with AsyncExitStack() as stack:
                     async with self._opening:
-                        self._sandbox = await stack.enter_async_context(self._opened())
+                        self._sandbox = await stack.enter_async_context(opened())
                     self._told.set()
                     await self._over.wait()
             except Exception as error:

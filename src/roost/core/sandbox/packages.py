@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -146,22 +146,28 @@ class PackageLayers:
     async def build_ahead(self, config: Mapping[str, Any]) -> None:
         """Begin to build what the sessions of an environment will need. Never fails."""
         try:
-            if rules.installations(config.get("packages") or {}):
+            if _needs(config):
                 await self._wanted(config)
         except RoostError as error:  # whoever needs it is told
             _log.warning("cannot build ahead: %s", error.message, extra={"action": "layer"})
 
-    async def of(self, session: Session, provider: SandboxProvider, say: OnLack) -> str | None:
+    async def of(
+        self,
+        session: Session,
+        provider: SandboxProvider,
+        say: OnLack,
+        waits: Callable[[], None] = lambda: None,
+    ) -> str | None:
         """The layer of a session, once it is there; None if it has none, or goes on without it.
 
-        `say` is told what is being installed meanwhile.
+        `waits` is called before it is waited for, and `say` is told what is being installed meanwhile.
 
         :raises PackagesFailed: they cannot be, and the session is not to go on without them
         :raises SandboxFailed: nothing can be installed now
         """
         environment = await self._belongings.environment(session)
         try:
-            return await self.ready(environment.get("config") or {}, provider, say)
+            return await self.ready(environment.get("config") or {}, provider, say, waits)
         except PackagesFailed as failed:
             if not goes_on_without_packages(environment):
                 raise
@@ -169,21 +175,33 @@ class PackageLayers:
             await say(trouble(failed.code, text, "retrying"))
             return None
 
+    async def named(self, session: Session, provider: SandboxProvider) -> str | None:
+        """The layer that a session is to have, whether or not it is there. :raises SandboxFailed:"""
+        config = (await self._belongings.environment(session)).get("config") or {}
+        if not _needs(config) or not isinstance(provider, PackageProvider):
+            return None
+        return (await provider.layer_of(config["packages"]))[0]
+
     async def ready(
-        self, config: Mapping[str, Any], provider: SandboxProvider, say: OnLack
+        self,
+        config: Mapping[str, Any],
+        provider: SandboxProvider,
+        say: OnLack,
+        waits: Callable[[], None] = lambda: None,
     ) -> str | None:
         """The layer that a session of such an environment has; None if it needs none.
 
-        Waits until it is there; `say` is told what is being installed meanwhile.
+        Waits until it is there, as `of` does.
 
         :raises PackagesFailed: they cannot be installed :raises SandboxFailed: nothing can be, now
         """
-        if not rules.installations(config.get("packages") or {}):
+        if not _needs(config):
             return None
         if provider is not self._provider:
             raise PackagesFailed(f"packages are not installed in {provider.name} sandboxes")
         layer, build = await self._wanted(config)
         if build is not None and build.ended is None:
+            waits()
             began = anyio.current_time()
             async for manager, packages in build.followed():
                 named = {"manager": manager, "packages": list(packages)}
@@ -292,6 +310,10 @@ class PackageLayers:
             build.begin(InstallStep(manager, packages.split()))
         else:
             lines.append(line[:_LINE_LENGTH])
+
+
+def _needs(config: Mapping[str, Any]) -> bool:
+    return bool(rules.installations(config.get("packages") or {}))
 
 
 def _failed(at: InstallStep, said: str) -> PackagesFailed:

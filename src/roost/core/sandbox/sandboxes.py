@@ -8,8 +8,8 @@ A session whose trust level is not `sandboxed` is not isolated: it works in the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.clones import cloned
 from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.offered import OfferedSandboxes
-from roost.core.sandbox.on_demand import on_demand
+from roost.core.sandbox.on_demand import Open, on_demand
 from roost.core.sandbox.packages import PackageLayers
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
 from roost.core.sandbox.reports import SandboxReports
@@ -38,6 +38,9 @@ VAULT: Final = "/vault"
 """Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
 _OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
+
+
+_Placed = Callable[[str | None], AbstractAsyncContextManager[Sandbox]]
 
 
 class Sandboxes:
@@ -72,9 +75,16 @@ class Sandboxes:
 
     @asynccontextmanager
     async def open(
-        self, lease: Lease, brief: Brief, harness: Harness, reports: SandboxReports
+        self,
+        lease: Lease,
+        brief: Brief,
+        harness: Harness,
+        reports: SandboxReports,
+        layer: str | None = None,
     ) -> AsyncGenerator[Brief, None]:
         """The brief with its session's sandbox, for as long as the context lasts; all in it is dead afterwards.
+
+        `layer` is what `PackageLayers.of` has said; one that `is_lazy` asks for it itself.
 
         What it is refused and what it spends is told as it happens. Its files are the newest,
         restored first if they are not here, and stored when it ends. One that `is_lazy` does all that, and raises
@@ -94,8 +104,9 @@ class Sandboxes:
             for lack in lacks_of(inputs.variables, granted):
                 await reports.lacks(lack)
             placed = partial(self._placed, lease, session, harness, reports, inputs, granted)
+            ready = partial(self._ready, session, reports, placed)
             is_lazy = self.is_lazy(session, harness)
-            context = on_demand(placed, self._opening) if is_lazy else placed()
+            context = on_demand(ready, self._opening) if is_lazy else placed(layer)
             sandbox = await stack.enter_async_context(context)
             is_behind = self.files.may_be_behind(session.id)
             yield replace(
@@ -108,6 +119,11 @@ class Sandboxes:
                 skills=await self.belongings.skills(session),
             )
 
+    async def _ready(self, session: Session, reports: SandboxReports, placed: _Placed) -> Open:
+        """How to open it with its packages, once they are there."""
+        provider = self.offered.provider_for(session.spec)
+        return partial(placed, await self.packages.of(session, provider, reports.lacks))
+
     @asynccontextmanager
     async def _placed(
         self,
@@ -117,6 +133,7 @@ class Sandboxes:
         reports: SandboxReports,
         inputs: SandboxInputs,
         granted: OpenGrant,
+        layer: str | None,
     ) -> AsyncGenerator[Sandbox, None]:
         """The sandbox itself, with the session's files in it."""
         self._volumes.make(session.id)
@@ -124,11 +141,9 @@ class Sandboxes:
         async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
             mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
-            provider = self.offered.provider_for(session.spec)
-            layer = await self.packages.of(session, provider, reports.lacks)
             inputs = replace(inputs, mounts=mounts, layer=layer)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
-            async with provider.open(plan) as bare:
+            async with self.offered.provider_for(session.spec).open(plan) as bare:
                 self._open[session.id] = bare
                 sandbox = with_ports(bare, plan.endpoints)
                 try:

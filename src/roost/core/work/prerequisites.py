@@ -5,6 +5,7 @@ Until then its inputs wait in the queue, and other agents are started in its pla
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from roost.core.sandbox.reports import OnLack
@@ -12,7 +13,6 @@ from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.leased_log import LeasedLog
 from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
-from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import SandboxUnavailable
 from roost.ports.harness import Trouble
@@ -29,14 +29,15 @@ class Prerequisites:
         self._sandboxes = sandboxes
         self._limit = limit
 
-    async def met(self, session: Session, log: LeasedLog, say: OnLack) -> None:
-        """Wait until all of it is there. Whoever follows the session is told what is missing.
+    async def met(self, session: Session, log: LeasedLog, say: OnLack) -> str | None:
+        """Wait until all of it is there, and say which layer has the packages. Whoever follows the session is told what
+        is missing.
 
         :raises PackagesFailed: its environment's packages cannot be installed
         :raises SandboxFailed: nothing can be installed now
         """
         await self._sandbox(session, log)
-        await self._packages(session, say)
+        return await self._packages(session, say)
 
     async def _sandbox(self, session: Session, log: LeasedLog) -> None:
         """Wait until it can be had: nothing else will do, because a session keeps the trust level and the
@@ -55,12 +56,8 @@ class Prerequisites:
                     self._limit.end(session.id)  # others need not wait with it
                 await subscription.until_notified(_LOOK_AGAIN)
 
-    async def _packages(self, session: Session, say: OnLack) -> None:
-        """Wait until they are installed, which may take minutes."""
-
-        async def told(draft: Draft) -> None:
-            self._limit.end(session.id)  # others need not wait with it
-            await say(draft)
-
+    async def _packages(self, session: Session, say: OnLack) -> str | None:
+        """Wait until they are installed, which may take minutes; others do not wait with it."""
         provider = self._sandboxes.offered.provider_for(session.spec)
-        await self._sandboxes.packages.of(session, provider, told)
+        waits = partial(self._limit.end, session.id)
+        return await self._sandboxes.packages.of(session, provider, say, waits)

@@ -30,7 +30,7 @@ from roost.core.work.start_limit import StartLimit
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
 from roost.domain.session import Lease, Session, Spec
-from roost.errors import NotFound, RoostError, Unavailable
+from roost.errors import NotFound, RoostError, SandboxFailed, Unavailable
 from roost.ids import mint
 from roost.ports.egress import Networking, RefusalReport
 from roost.ports.harness import Brief, Conversation, Harness, StartMode
@@ -56,6 +56,7 @@ class PrestartedAgent:
     def __init__(self, like: Session) -> None:
         self.session = like
         self.networking = Networking()
+        self.layer: str | None = None  # the packages that it has
         self.since = anyio.current_time()
         self.conversation: Conversation | None = None
         self.reports: SandboxReports | None = None  # of the session that has taken it
@@ -148,7 +149,7 @@ class Prestart:
         self._room = room
         self._recent: deque[tuple[float, Session]] = deque(maxlen=settings.size)
         self._kept: Sequence[Session] = ()  # such as are wanted in any case
-        self._not_before = 0.0
+        self._failed: list[tuple[float, Session]] = []  # such as are not tried again before then
         self._spares: list[PrestartedAgent] = []  # for anybody who fits, oldest first
         self._given: dict[
             str, PrestartedAgent
@@ -260,8 +261,15 @@ class Prestart:
     async def _fits(self, spare: PrestartedAgent, session: Session) -> bool:
         if not _alike(spare.session, session):
             return False
+        sandboxes = self._sandboxes
+        provider = sandboxes.offered.provider_for(session.spec)
+        try:
+            is_same = spare.layer == await sandboxes.packages.named(session, provider)
+        except SandboxFailed:
+            return False
         return (
-            spare.networking == await self._sandboxes.belongings.networking(session)
+            is_same
+            and spare.networking == await sandboxes.belongings.networking(session)
             and await spare.is_up()
         )
 
@@ -309,11 +317,14 @@ class Prestart:
     def _missed(self) -> list[Session]:
         """What there should be an agent for by now, the likeliest first."""
         now = anyio.current_time()
-        if now < self._not_before:
-            return []
         is_quiet = bool(self._recent) and now >= self._recent[-1][0] + _QUIET
         recent = [session for _, session in reversed(self._recent)] if is_quiet else []
-        return [*self._kept, *recent]
+        self._failed = [(until, like) for until, like in self._failed if until > now]
+        return [
+            session
+            for session in (*self._kept, *recent)
+            if not any(_alike(session, like) for _, like in self._failed)
+        ]
 
     async def _keep(self, spare: PrestartedAgent) -> None:
         """Start an agent and keep it until it is over."""
@@ -324,8 +335,9 @@ class Prestart:
             await self._keep_open(spare)
         except Exception as error:  # noqa: BLE001 - nobody waits for it; a session finds out why
             _log.warning("no agent ahead: %s", error, extra={"action": "prestart"})
-            self._recent.clear()
-            self._not_before = anyio.current_time() + _TRIES_AGAIN
+            self._failed.append((anyio.current_time() + _TRIES_AGAIN, session))
+            kept = [each for each in self._recent if not _alike(each[1], session)]
+            self._recent = deque(kept, maxlen=self._recent.maxlen)
         finally:
             if spare in self._spares:
                 self._spares.remove(spare)
@@ -341,10 +353,12 @@ class Prestart:
         past = partial(history, self._log, session)
         brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _PRESTART, _GENERATION)
+        provider = self._sandboxes.offered.provider_for(session.spec)
+        spare.layer = await self._sandboxes.packages.of(session, provider, spare.lacks)
         await self._limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, brief, harness, spare) as ready,
+                self._sandboxes.open(lease, brief, harness, spare, spare.layer) as ready,
                 harness.open(ready) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):

@@ -76,6 +76,7 @@ class AgentStarter:
             return
         reports = LoggedReports(log.append, session.id, self._sessions, self._budgets)
         await self._sandboxes.belongings.check(session, reports.lacks)
+        layer = None
         if self._sandboxes.is_lazy(session, harness):
             self.limit.end(session.id)
         else:
@@ -84,13 +85,13 @@ class AgentStarter:
                     self.limit.end(session.id)
                     yield prestarted
                     return
-            await self._prerequisites.met(session, log, reports.lacks)
+            layer = await self._prerequisites.met(session, log, reports.lacks)
             ahead = can_start_ahead(session, await self._log.inputs(session.id))
             brief = replace(brief, start=StartMode.of(resumed=resumed, ahead=ahead))
             await self.limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, brief, harness, reports) as ready,
+                self._sandboxes.open(lease, brief, harness, reports, layer) as ready,
                 harness.open(ready) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):
