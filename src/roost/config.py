@@ -119,6 +119,10 @@ class Settings(BaseModel):
     docker_image: str = Field(
         "roost-sandbox", description="What containers are made of; `roost image build` makes it."
     )
+    docker_images: str | None = Field(
+        None,
+        description="Other images for containers, which environments choose by name, such as `node=node:22-slim,rust=registry.example.com/rust@sha256:…`, with commas between.",
+    )
     docker_runtime: str | None = Field(
         None, description="Another runtime of the engine for containers, such as `runsc`."
     )

@@ -77,6 +77,7 @@ from roost.core.workspaces.browse import Browse
 from roost.core.workspaces.shared import SharedWorkspaces
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
+from roost.domain.environment import EnvironmentChoices
 from roost.domain.events import Micros
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Session
@@ -307,7 +308,9 @@ def _deps(
     attachments = Attachments(filestore, janitor)
     agents, environments = (
         Agents(store.catalog, skills, EveryModel()),
-        Environments(store.catalog, ["bubblewrap", "docker"], NoPackages()),
+        Environments(
+            store.catalog, EnvironmentChoices(["bubblewrap", "docker"], ["node"]), NoPackages()
+        ),
     )
     timetable = Timetable(store.runs, clock)
     tasks = Tasks(store.catalog, notifier, timetable)

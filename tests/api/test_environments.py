@@ -11,6 +11,9 @@ import pytest
 from anthropic.types import beta
 from tests.api.api_server import api_server, error_of, official
 
+from roost.domain import environment
+from roost.errors import InvalidRequest
+
 LIMITED = {"type": "cloud", "networking": {"type": "limited", "allowed_hosts": ["*.example.com"]}}
 
 
@@ -189,3 +192,28 @@ async def test_the_official_client_knows_these_errors_by_name(tmp_path: Path):
                 await client.beta.environments.update(made.id, name="other")
             with pytest.raises(anthropic.NotFoundError):
                 await client.beta.environments.retrieve("env_none")
+
+
+async def test_an_image_is_one_of_those_that_the_operator_has_named(tmp_path: Path):
+    async with api_server(tmp_path) as roost:
+        made = await roost.environment(metadata={"roost.image": "node"})
+        assert made["metadata"] == {"roost.image": "node"}
+        path, hosted = f"/v1/environments/{made['id']}", {"type": "self_hosted"}
+        for where, fields, why in (
+            (path, {"metadata": {"roost.image": "rust"}}, "image: Input should be 'node'"),
+            ("/v1/environments", {"name": "b", "config": hosted}, "image: the sandboxes of a self"),
+        ):
+            metadata = {"roost.image": "node"} | fields.get("metadata", {})
+            error = error_of(
+                await roost.client.post(where, json=fields | {"metadata": metadata}), 400
+            )
+            assert f"metadata.roost.{why}" in error["message"]
+        changed = await roost.client.post(path, json={"metadata": {"roost.image": ""}})
+        assert changed.json()["metadata"] == {}
+
+
+def test_a_server_without_images_says_so():
+    params = {"name": "a", "metadata": {"roost.image": "node"}}
+    with pytest.raises(InvalidRequest, match="has no images to choose from") as caught:
+        environment.created(params, environment.EnvironmentChoices([]))
+    assert "ROOST_DOCKER_IMAGES" in (caught.value.hint or "")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -404,20 +405,48 @@ class ContainerLayers(EngineKit):
 
     async def _killed(self, engine: LiveEngine, data: Path) -> None:
         command = [sys.executable, "-c", _KILLED, str(engine.socket), IMAGE, str(data)]
-        async with await anyio.open_process(command, stderr=None) as server:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220
             assert server.stdout is not None
-            assert await server.stdout.receive() == b"begun\n"
-            server.kill()
+            try:
+                begun = await anyio.to_thread.run_sync(server.stdout.readline)
+            finally:
+                server.kill()
+        assert begun == b"begun\n"
         assert list((data / "container-layers").glob(".new-*")), "it was killed in the middle"
 
-    async def test_a_package_manager_that_the_image_lacks_is_named(
-        self, layered: DockerProvider, tmp_path: Path
+    async def test_an_environment_s_image_is_what_its_containers_are_made_of(
+        self, engine: LiveEngine, plan: Plans, tmp_path: Path
     ) -> None:
-        assert await layered.lack([]) is None
-        assert await layered.lack(["npm"]) == f"npm: the image {IMAGE} has no npm"
-        missing = DockerProvider(socket=Path("/nowhere.sock"), image=IMAGE, data=tmp_path)
-        with pytest.raises(SandboxUnavailable):
-            await missing.lack(["npm"])
+        """Its packages too; and one that the engine does not have is named, with what to do."""
+        other = {"other": "roost-other", "gone": "nowhere/to-be-found:1"}
+        given = DockerProvider(socket=engine.socket, image=IMAGE, images=other, data=tmp_path / "d")
+        base = tmp_path / "root.tar"
+        base.write_bytes(rootfs())
+        with tarfile.open(base, "a") as tar:
+            entry = tarfile.TarInfo("usr/bin/npm")
+            entry.mode = 0o755
+            tar.addfile(entry)
+        async for _ in Engine(engine.socket).load(base, "roost-other"):
+            pass
+        assert sorted(given.images) == ["gone", "other"]
+        async with given.open(plan(image="other")) as sandbox:
+            assert (await shell(sandbox, "command -v npm")).output == b"/usr/bin/npm\n"
+        assert await given.lack(["npm"], "other") is None
+        assert await given.lack(["npm"]) == f"npm: the image {IMAGE} has no npm"
+        async with given.building(WANTED, build_plan(), "other") as sandbox:
+            assert sandbox is not None
+            assert (await shell(sandbox, INSTALL)).code == 0
+        layer, is_there = await given.layer_of(WANTED, "other")
+        assert (is_there, await given.layer_of(WANTED) == (layer, True)) == (True, False)
+        async with given.open(plan(generation=2, image="other", layer=layer)) as sandbox:
+            found = await shell(sandbox, "command -v npm; hello-roost")
+            assert found.output == b"/usr/bin/npm\nhello\n"
+        await given.collect(-1)
+        for name, why in (("gone", "no image 'nowhere/to-be-found:1'"), ("odd", "called 'odd'")):
+            with pytest.raises(SandboxUnavailable, match=why) as caught:
+                async with given.open(plan(generation=3, image=name)):
+                    pass
+            assert "ROOST_DOCKER_IMAGES" in (caught.value.hint or "")
 
 
 async def _image_build(engine: LiveEngine, *arguments: str) -> CompletedProcess[bytes]:

@@ -77,6 +77,9 @@ def test_the_doctor_says_which_engine_it_is(docker: LiveEngine) -> None:
     assert (found.level, found.said[:30]) == ("ok", "docker works; engine: version ")
     missing = doctor.sandbox(good.model_copy(update={"docker_socket": Path("/nowhere.sock")}))
     assert (missing.level, missing.fix[:23]) == ("fail", "Start the Docker engine")
+    lacking = doctor.sandbox(good.model_copy(update={"docker_images": "node=no-such:22"}))
+    assert (lacking.level, lacking.fix[:15]) == ("warn", "Pull the images")
+    assert "; image node: missing: no-such:22; " in lacking.said
     odd = doctor.sandbox(good.model_copy(update={"docker_runtime": "odd"}))
     assert (odd.level, odd.said[:31]) == ("fail", "the engine has no runtime 'odd'")
 

@@ -12,17 +12,18 @@ import anyio
 import msgspec
 import pytest
 from tests.core.test_planner import session
+from tests.core.test_planner import session as planned_session
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, FakeSandbox
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.packages import PackageLayers, PackagePolicy
-from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
+from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy, SandboxSystem
 from roost.domain import packages
 from roost.domain.events import Draft
 from roost.domain.session import Session
-from roost.errors import FieldNotServed, PackagesFailed
+from roost.errors import FieldNotServed, PackagesFailed, SandboxUnavailable
 from roost.ports.packages import PlanBuild
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.volumes import VaultVolumes
@@ -32,6 +33,7 @@ CONFIG = {
     "networking": {"type": "unrestricted"},
     "packages": packages.checked({"apt": ["jq"], "pip": ["pandas"]}, packages.NONE),
 }
+ENVIRONMENT = {"config": CONFIG, "metadata": {}}
 FAILS = f"{packages.MARK}pip pandas\nERROR: pandas is no more\n"
 
 
@@ -72,15 +74,17 @@ class BuildingProvider(FakeProvider):
         self.builds: list[Plan] = []
         self.there = False
 
-    async def lack(self, managers: Collection[str]) -> str | None:
+    async def lack(self, managers: Collection[str], image: str | None = None) -> str | None:
         return "no apt here" if "apt" in managers else None
 
-    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
-        return "layer", self.there
+    async def layer_of(
+        self, packages: Mapping[str, Any], image: str | None = None
+    ) -> tuple[str, bool]:
+        return f"layer-of-{image}" if image else "layer", self.there
 
     @asynccontextmanager
     async def building(
-        self, packages: Mapping[str, Any], plan: PlanBuild
+        self, packages: Mapping[str, Any], plan: PlanBuild, image: str | None = None
     ) -> AsyncGenerator[BuildSandbox, None]:
         self.builds.append(plan("layer", LocalVolume(Path("/build"))))
         yield BuildSandbox(Installing(self._said, self._code, self.may_end))
@@ -121,7 +125,7 @@ async def test_all_that_wait_are_told_and_it_is_built_once(tmp_path: Path):
             async def say(draft: Draft) -> None:
                 told.append(draft)
 
-            assert await layers.ready(CONFIG, provider, say) == "layer"  # type: ignore[arg-type]
+            assert await layers.ready(ENVIRONMENT, provider, say) == "layer"  # type: ignore[arg-type]
 
         async with anyio.create_task_group() as tasks:
             for told in said:
@@ -163,7 +167,7 @@ async def test_a_failure_is_told_to_all_and_not_tried_again_at_once(
     async with layers_of(provider, tmp_path, **policy) as layers:
         for _ in range(2):
             with pytest.raises(PackagesFailed) as failure:
-                await layers.ready(CONFIG, provider, say)  # type: ignore[arg-type]
+                await layers.ready(ENVIRONMENT, provider, say)  # type: ignore[arg-type]
             assert re.match(message, failure.value.message)
     assert len(provider.builds) == 1
     assert not provider.there
@@ -174,7 +178,7 @@ async def test_whoever_waits_for_a_build_that_has_said_nothing_is_told_to_let_ot
 ):
     provider, waits = BuildingProvider(), anyio.Event()
     async with layers_of(provider, tmp_path) as layers, anyio.create_task_group() as tasks:
-        tasks.start_soon(layers.ready, CONFIG, provider, None, waits.set)
+        tasks.start_soon(layers.ready, ENVIRONMENT, provider, None, waits.set)
         with anyio.fail_after(60):
             await waits.wait()
         tasks.cancel_scope.cancel()
@@ -184,14 +188,14 @@ async def test_what_cannot_be_installed_is_refused_by_name(tmp_path: Path):
     other = FakeProvider()
     async with layers_of(BuildingProvider(), tmp_path) as layers:
         with pytest.raises(FieldNotServed, match=r"^config\.packages\.apt: no apt here$"):
-            await layers.check(CONFIG)
+            await layers.check(ENVIRONMENT)
         with pytest.raises(PackagesFailed, match="not installed in fake sandboxes"):
-            await layers.ready(CONFIG, other, None)  # type: ignore[arg-type]
-        assert await layers.ready({"type": "self_hosted"}, other, None) is None  # type: ignore[arg-type]
+            await layers.ready(ENVIRONMENT, other, None)  # type: ignore[arg-type]
+        assert await layers.ready({"config": {"type": "self_hosted"}}, other, None) is None  # type: ignore[arg-type]
     async with layers_of(other, tmp_path) as none:
         with pytest.raises(FieldNotServed, match="apt: packages are not installed in fake"):
-            await none.check(CONFIG)
-        await none.build_ahead(CONFIG)
+            await none.check(ENVIRONMENT)
+        await none.build_ahead(ENVIRONMENT)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"roost.packages_failed": "continue"}])
@@ -208,7 +212,7 @@ async def test_a_session_goes_on_without_its_packages_only_if_its_environment_sa
     environment = OneEnvironment({"config": CONFIG, "metadata": metadata})
     async with layers_of(provider, tmp_path, environment) as layers:
         if metadata:
-            assert await layers.of(session(), provider, say) is None  # type: ignore[arg-type]
+            assert await layers.of(session(), provider, say) == SandboxSystem()  # type: ignore[arg-type]
         else:
             with pytest.raises(PackagesFailed):
                 await layers.of(session(), provider, say)  # type: ignore[arg-type]
@@ -218,3 +222,29 @@ async def test_a_session_goes_on_without_its_packages_only_if_its_environment_sa
     assert [each["message"].splitlines()[-1] for each in errors] == [
         "The agent works without the packages."
     ] * len(metadata)
+
+
+class OfferingImages(BuildingProvider):
+    images = ("node", "rust")
+
+
+async def test_a_session_has_its_environment_s_image_with_the_packages_or_waits(tmp_path: Path):
+    provider, told = OfferingImages(), anyio.Event()
+    provider.may_end.set()
+    session = planned_session()
+
+    async def say(draft: Draft) -> None:
+        told.set()
+
+    async with layers_of(provider, tmp_path) as layers:
+        assert layers.images == ["node", "rust"]
+        layers._belongings = OneEnvironment({**ENVIRONMENT, "metadata": {"roost.image": "rust"}})
+        named = await layers.named(session, provider)  # type: ignore[arg-type]
+        assert named == SandboxSystem("rust", "layer-of-rust")
+        assert await layers.of(session, provider, say) == named  # type: ignore[arg-type]
+        assert told.is_set()
+        for unable in (BuildingProvider(), FakeProvider()):
+            with pytest.raises(SandboxUnavailable, match="fake sandboxes have no image 'rust'"):
+                await layers.of(session, unable, say)  # type: ignore[arg-type]
+        layers._belongings = OneEnvironment({"metadata": {"roost.image": "node"}})
+        assert await layers.of(session, provider, say) == SandboxSystem("node")  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from tests.core.node import AGENT, TENANT, Node, node, texts, use_parts
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.core.test_start_limit import Slow
 
+from roost.core.sandbox.planner import SandboxSystem
 from roost.core.work.prestart import Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
@@ -286,13 +287,13 @@ class NamedLayer(NoPackages):
 
     name: str | None = "before"
 
-    async def of(self, *_: object) -> str | None:
-        return self.name
+    async def of(self, *_: object) -> SandboxSystem:
+        return SandboxSystem(layer=self.name)
 
-    async def named(self, *_: object) -> str | None:
+    async def named(self, *_: object) -> SandboxSystem:
         if self.name is None:
             raise SandboxFailed("the engine is gone")
-        return self.name
+        return SandboxSystem(layer=self.name)
 
 
 async def test_an_agent_with_packages_that_have_changed_is_given_to_nobody(tmp_path: Path):
@@ -312,11 +313,11 @@ async def test_an_agent_that_cannot_be_started_holds_up_no_other(tmp_path: Path)
     async with prestart_node(tmp_path, size=2) as prestarting:
         broken = replace(SPEC, agent=AGENT | {"name": "broken"})
 
-        async def of(session: Session, *_: object) -> str | None:
+        async def of(session: Session, *_: object) -> SandboxSystem:
             if session.spec.agent["name"] == "broken":
                 tried.set()
                 raise SandboxFailed("cannot be started")
-            return None
+            return SandboxSystem()
 
         tried = anyio.Event()
         prestarting.pool._sandboxes.packages.of = of  # type: ignore[method-assign]

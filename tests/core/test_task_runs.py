@@ -28,6 +28,7 @@ from roost.core.sessions.task_runs import TaskRuns
 from roost.core.work.server_tools import ServerTools
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
+from roost.domain.environment import EnvironmentChoices
 from roost.domain.ledger import Batch
 from roost.domain.session import Pending, Spec
 from roost.domain.task import TOOL
@@ -94,7 +95,9 @@ class TaskRunsSetup:
         runs = Fragile(store.runs, fuse, ("amend", "settle", "take"))
         agents, environments = (
             Agents(store.catalog, None, EveryModel()),
-            Environments(store.catalog, ["bubblewrap", "docker"], NoPackages()),
+            Environments(
+                store.catalog, EnvironmentChoices(["bubblewrap", "docker"], ["node"]), NoPackages()
+            ),
         )
         self.key = key
         self.board = Tasks(store.catalog, roost.notifier, Timetable(store.runs, now))

@@ -14,7 +14,7 @@ from roost import registry
 from roost.config import Settings
 from roost.errors import StartupError
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_provider import Plan, SandboxProvider
+from roost.ports.sandbox_provider import ImageProvider, Plan, SandboxProvider
 from roost.sandboxes import HOST, SANDBOXES
 from roost.sandboxes.choice import chosen, fallbacks, others
 
@@ -91,3 +91,15 @@ def test_a_package_brings_a_sandbox_and_takes_no_name_that_is_shipped():
     assert isinstance(chosen(settings(sandbox="kubernetes")), Kubernetes)
     assert fallbacks() == ["bubblewrap", "docker", "kubernetes"]
     assert not SANDBOXES.load(HOST)(settings()).isolates
+
+
+def test_images_have_names_that_environments_choose_them_by():
+    given = chosen(
+        settings(sandbox="docker", docker_images="node=node:22, rust=a.b:5/c@sha256:0=1")
+    )
+    assert isinstance(given, ImageProvider)
+    assert list(given.images) == ["node", "rust"]
+    assert not isinstance(chosen(settings(docker_images="node=node:22")), ImageProvider)
+    for wrong in ("node", "=node:22", "node=", "no de=x", "a=b,a=c"):
+        with pytest.raises(StartupError, match=r"ROOST_DOCKER_IMAGES: .* is not NAME=IMAGE"):
+            chosen(settings(sandbox="docker", docker_images=wrong))

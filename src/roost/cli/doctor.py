@@ -227,6 +227,9 @@ async def _sandbox(settings: Settings) -> Finding:
         return Finding("fail", missing.message, missing.hint or "")
     weak = [name for name, how in limits.items() if "each process" in how or "not limited" in how]
     said = "; ".join(f"{name}: {how}" for name, how in limits.items())
+    if any(how.startswith("missing:") for how in limits.values()):
+        fix = "Pull the images into the engine, or take them out of ROOST_DOCKER_IMAGES."
+        return Finding("warn", f"{provider.name} works; {said}", fix)
     if {"memory", "cpus"} & set(weak):
         fix = "Run the server where it has control groups of its own, e.g. systemd's Delegate=yes."
         return Finding("warn", f"{provider.name} works; {said}", fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from roost.domain import address, packages
 from roost.domain.agent import merged
@@ -21,21 +21,29 @@ _OWN: Final = {"packages_failed": ("wait", "continue")}
 _UNRESTRICTED = {"type": "unrestricted"}
 
 
-def created(params: Mapping[str, Any], sandboxes: Sequence[str]) -> Body:
-    """The body of a new environment. `sandboxes` are those that sessions may fall back to.
+class EnvironmentChoices(NamedTuple):
+    """What environments may name of this server: sandboxes that sessions may fall back to, and images."""
+
+    sandboxes: Sequence[str]
+    images: Sequence[str] = ()
+
+
+def created(params: Mapping[str, Any], choices: EnvironmentChoices) -> Body:
+    """The body of a new environment.
 
     :raises InvalidRequest: naming the field
     """
+    config = _config(params.get("config") or {"type": "cloud"}, None)
     return {
         "name": params["name"],
         "description": params.get("description"),
-        "config": _config(params.get("config") or {"type": "cloud"}, None),
-        "metadata": _checked(dict(params.get("metadata") or {}), sandboxes),
+        "config": config,
+        "metadata": _checked(dict(params.get("metadata") or {}), choices, config),
         "scope": _scope(params.get("scope")),
     }
 
 
-def updated(body: Body, params: Mapping[str, Any], sandboxes: Sequence[str]) -> Body:
+def updated(body: Body, params: Mapping[str, Any], choices: EnvironmentChoices) -> Body:
     """The body after an update: what is omitted or null stays, metadata is merged.
 
     :raises ConfigTypeChanged: a cloud environment cannot become a self-hosted one, nor back
@@ -51,7 +59,7 @@ def updated(body: Body, params: Mapping[str, Any], sandboxes: Sequence[str]) -> 
     if params.get("scope") is not None:
         after["scope"] = _scope(params["scope"])
     metadata = merged(body["metadata"], params.get("metadata"), empty_deletes=True)
-    after["metadata"] = _checked(metadata, sandboxes)
+    after["metadata"] = _checked(metadata, choices, after["config"])
     return after
 
 
@@ -67,16 +75,32 @@ def goes_on_without_packages(body: Mapping[str, Any]) -> bool:
     return bool((body.get("metadata") or {}).get(f"{RESERVED}packages_failed") == "continue")
 
 
-def _checked(metadata: dict[str, str], sandboxes: Sequence[str]) -> dict[str, str]:
-    choices = _CHOICES | _OWN | {"sandbox_fallback": (*sandboxes, *ON_HOST)}
+def image_of(body: Mapping[str, Any]) -> str | None:
+    """The operator's name of the image that its sandboxes are made of; None: the usual one."""
+    image: str | None = (body.get("metadata") or {}).get(f"{RESERVED}image")
+    return image
+
+
+def _checked(metadata: dict[str, str], choices: EnvironmentChoices, config: Body) -> dict[str, str]:
+    fallbacks = (*choices.sandboxes, *ON_HOST)
+    known = _CHOICES | _OWN | {"sandbox_fallback": fallbacks, "image": choices.images}
+    if config["type"] == "self_hosted" and image_of({"metadata": metadata}) is not None:
+        raise InvalidRequest(
+            f"metadata.{RESERVED}image: the sandboxes of a self-hosted environment are its workers'"
+        )
     for key, value in metadata.items():
         name = key.removeprefix(RESERVED)
         if name == key:
             continue
-        if name not in choices:
+        if name not in known:
             raise InvalidRequest(f"metadata.{key}: unknown; `{RESERVED}` is reserved")
-        if value not in choices[name]:
-            expected = " or ".join(repr(choice) for choice in choices[name])
+        if not known[name]:
+            raise InvalidRequest(
+                f"metadata.{key}: this server has no images to choose from",
+                hint="The operator names them with ROOST_DOCKER_IMAGES, for sandboxes that are containers.",
+            )
+        if value not in known[name]:
+            expected = " or ".join(repr(choice) for choice in known[name])
             raise InvalidRequest(f"metadata.{key}: Input should be {expected}")
     return metadata
 

@@ -21,22 +21,25 @@ class PackageProvider(Protocol):
     whole or not at all, whenever this process or the machine is killed.
     """
 
-    async def lack(self, managers: Collection[str]) -> str | None:
-        """Why it cannot install with these managers on this machine; None if it can.
+    async def lack(self, managers: Collection[str], image: str | None = None) -> str | None:
+        """Why it cannot install with these managers on this machine; None if it can. `image`: see `Plan.image`.
 
         Called when an environment is saved, and before a layer is built.
         """
         ...
 
-    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
-        """The name of the layer that has these packages, and whether it is there. It is then kept for a while.
+    async def layer_of(
+        self, packages: Mapping[str, Any], image: str | None = None
+    ) -> tuple[str, bool]:
+        """The name of the layer that has these packages, over an image if one is named, and whether it is there. It is
+        then kept for a while.
 
         :raises SandboxUnavailable: this machine cannot give a sandbox now
         """
         ...
 
     def building(
-        self, packages: Mapping[str, Any], plan: PlanBuild
+        self, packages: Mapping[str, Any], plan: PlanBuild, image: str | None = None
     ) -> AbstractAsyncContextManager[Sandbox | None]:
         """A sandbox in which to install the packages of their layer, for one command, which is the superuser of its own
         system and of nothing else. The layer is there once the body has ended; if it fails, nothing is left of it.

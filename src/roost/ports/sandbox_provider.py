@@ -7,10 +7,10 @@ machine. See `docs/decisions/051-plans-have-no-host-in-them.md`.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -110,7 +110,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     then what `spawn` is given, and nothing else (shells add `PWD`; a sandbox that does not isolate adds
     `ROOST_PLACE`, to find again what was started in it).
 
-    `layer` is the name of the packages that its system has (`ports/packages`), which are there by then.
+    `image` is the operator's name for the system that it has (`ImageProvider`); None: the usual one. `layer` is the
+    name of the packages that its system has (`ports/packages`), which are there by then.
 
     `generation` is the lease's: a sandbox of an older generation must be gone before a newer one is open,
     also if another server on this machine holds it.
@@ -127,6 +128,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Sequence[Endpoint] = ()
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()
+    image: str | None = None
     layer: str | None = None
 
     @property
@@ -184,4 +186,14 @@ class SandboxProvider(Protocol):
 
         :raises SandboxUnavailable: this machine cannot give a sandbox now
         """
+        ...
+
+
+@runtime_checkable
+class ImageProvider(Protocol):
+    """A provider whose sandboxes can have one of several systems."""
+
+    @property
+    def images(self) -> Collection[str]:
+        """The operator's names for them."""
         ...

@@ -87,6 +87,7 @@ from roost.core.write.announced_log import AnnouncedLog
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.disk import free
+from roost.domain.environment import EnvironmentChoices
 from roost.domain.events import Micros
 from roost.domain.webhook import DeliveryPolicy
 from roost.egress.dial import WebhookDialer, resolve
@@ -446,7 +447,11 @@ def _deps(
     )
     agents, environments = (
         Agents(store.catalog, ground.skills, workforce.models.known),
-        Environments(store.catalog, fallbacks(), workforce.packages),
+        Environments(
+            store.catalog,
+            EnvironmentChoices(fallbacks(), workforce.packages.images),
+            workforce.packages,
+        ),
     )
     workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, prestart, ground.machine)

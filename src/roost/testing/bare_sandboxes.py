@@ -11,7 +11,7 @@ from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.packages import PackageLayers
-from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
+from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy, SandboxSystem
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sandbox.session_files import SessionFiles
@@ -95,12 +95,12 @@ class NoPackages(PackageLayers):
     def __init__(self) -> None:
         """Without any part of the real one."""
 
-    async def check(self, config: Mapping[str, Any]) -> None:
+    async def check(self, environment: Mapping[str, Any]) -> None:
         """Refuse whoever names one. :raises FieldNotServed:"""
-        for manager, _ in installations(config.get("packages") or {}):
+        for manager, _ in installations(environment["config"].get("packages") or {}):
             raise FieldNotServed(f"config.packages.{manager}: packages are not installed here")
 
-    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+    async def build_ahead(self, environment: Mapping[str, Any]) -> None:
         """There is nothing to build."""
 
     async def of(
@@ -109,13 +109,13 @@ class NoPackages(PackageLayers):
         provider: SandboxProvider,
         say: OnLack,
         waits: Callable[[], None] = lambda: None,
-    ) -> str | None:
-        """There are no layers."""
-        return None
+    ) -> SandboxSystem:
+        """The usual one."""
+        return SandboxSystem()
 
-    async def named(self, session: Session, provider: SandboxProvider) -> str | None:
-        """There are no layers."""
-        return None
+    async def named(self, session: Session, provider: SandboxProvider) -> SandboxSystem:
+        """The usual one."""
+        return SandboxSystem()
 
 
 def bare_sandboxes(

@@ -40,6 +40,7 @@ from roost.core.workspaces.sync import SyncPace
 from roost.core.write.intake import Intake
 from roost.core.write.standby import StandbyRunners
 from roost.domain.budget import Budget, Spent
+from roost.domain.environment import EnvironmentChoices
 from roost.domain.events import Draft, Micros
 from roost.domain.session import SANDBOXED_ONLY, Lease, Session, Spec, TrustLevel
 from roost.domain.upstream import Upstreams
@@ -303,7 +304,9 @@ def lifecycle_of(
     vaults = Vaults(catalog, store.credentials, NoSeal())
     tasks = Tasks(catalog, notifier, Timetable(store.runs, lambda: 0))
     specs = SessionSpecs(
-        SpecRecords(agents, Environments(catalog, [], NoPackages()), tasks, vaults),
+        SpecRecords(
+            agents, Environments(catalog, EnvironmentChoices([]), NoPackages()), tasks, vaults
+        ),
         workspaces,
         budgets,
         Trust(NoOfferedSandboxes()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from roost.core.access.permissions import check_owner
@@ -16,11 +16,11 @@ from roost.ports.keys import Key
 class EnvironmentPackages(Protocol):
     """Installs the packages of environments."""
 
-    async def check(self, config: Mapping[str, Any]) -> None:
+    async def check(self, environment: Mapping[str, Any]) -> None:
         """:raises FieldNotServed: they cannot be installed here, naming the manager"""
         ...
 
-    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+    async def build_ahead(self, environment: Mapping[str, Any]) -> None:
         """Begin to install what the sessions of an environment will need. Never fails."""
         ...
 
@@ -28,17 +28,17 @@ class EnvironmentPackages(Protocol):
 class Environments:
     """Environments are changed in place; their names are unique among those not archived.
 
-    `sandboxes` are the names of those that their sessions may fall back to.
+    `choices` are what of this server they may name.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        sandboxes: Sequence[str],
+        choices: environment.EnvironmentChoices,
         packages: EnvironmentPackages,
     ) -> None:
         self._catalog = catalog
-        self._sandboxes = sandboxes
+        self._choices = choices
         self._packages = packages
 
     async def create(self, caller: Key, params: Mapping[str, Any]) -> Record:
@@ -46,8 +46,8 @@ class Environments:
 
         :raises InvalidRequest: naming the field :raises Conflict: its name
         """
-        body = environment.created(params, self._sandboxes)
-        await self._packages.check(body["config"])
+        body = environment.created(params, self._choices)
+        await self._packages.check(body)
         made = await self._catalog.add(
             "environment",
             caller.tenant,
@@ -57,7 +57,7 @@ class Environments:
             created_by=caller.principal,
             ceiling=caller.trust_ceiling,
         )
-        await self._packages.build_ahead(body["config"])
+        await self._packages.build_ahead(body)
         return made
 
     async def get(self, tenant: str, environment_id: str) -> Record:
@@ -85,11 +85,11 @@ class Environments:
                 raise EnvironmentArchived(
                     f"environment {environment_id} is archived and cannot be updated"
                 )
-            return environment.updated(record.body, params, self._sandboxes)
+            return environment.updated(record.body, params, self._choices)
 
         found = await self.get(caller.tenant, environment_id)
         check_owner(caller, found)
-        await self._packages.check(change(found)["config"])
+        await self._packages.check(change(found))
         changed = await self._catalog.change(
             "environment",
             caller.tenant,
@@ -98,7 +98,7 @@ class Environments:
             unique_name=True,
             ceiling=caller.trust_ceiling,
         )
-        await self._packages.build_ahead(changed.body["config"])
+        await self._packages.build_ahead(changed.body)
         return changed
 
     async def archive(self, caller: Key, environment_id: str) -> Record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -20,18 +20,24 @@ from anyio.abc import TaskGroup
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.networking import networking_of
-from roost.core.sandbox.planner import SandboxPlanner
+from roost.core.sandbox.planner import SandboxPlanner, SandboxSystem
 from roost.core.sandbox.reports import OnLack
 from roost.domain import packages as rules
-from roost.domain.environment import goes_on_without_packages
+from roost.domain.environment import goes_on_without_packages, image_of
 from roost.domain.packages import MARK, InstallStep
 from roost.domain.session import Session
-from roost.errors import FieldNotServed, PackagesFailed, RoostError, SandboxFailed
+from roost.errors import (
+    FieldNotServed,
+    PackagesFailed,
+    RoostError,
+    SandboxFailed,
+    SandboxUnavailable,
+)
 from roost.ports.drafts import new_draft, trouble
 from roost.ports.egress import Account, Egress, Grant, OpenGrant, RefusalReport
 from roost.ports.packages import PackageProvider
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_provider import Plan, SandboxLimits, SandboxProvider, Volume
+from roost.ports.sandbox_provider import ImageProvider, Plan, SandboxLimits, SandboxProvider, Volume
 
 _log = logging.getLogger(__name__)
 _LINES_TOLD: Final = 20
@@ -122,32 +128,37 @@ class PackageLayers:
                         _log.warning("layers: %s", error.message, extra={"action": "collect"})
                 await anyio.sleep(_COLLECT_SECONDS)
 
-    async def check(self, config: Mapping[str, Any]) -> None:
+    @property
+    def images(self) -> list[str]:
+        """The operator's names of the images that environments may choose."""
+        return sorted(_images_of(self._provider))
+
+    async def check(self, environment: Mapping[str, Any]) -> None:
         """Refuse an environment whose packages this server cannot install.
 
         :raises FieldNotServed: naming the manager
         """
-        for manager, _ in rules.installations(config.get("packages") or {}):
-            lack = await self._lack(manager)
+        for manager, _ in _wanted(environment):
+            lack = await self._lack(manager, image_of(environment))
             if lack is not None:
                 raise FieldNotServed(
                     f"config.packages.{manager}: {lack}",
                     hint="Install it on the machine or in the image, leave these packages out, or let the agent install them.",
                 )
 
-    async def _lack(self, manager: str) -> str | None:
+    async def _lack(self, manager: str, image: str | None) -> str | None:
         if not isinstance(self._provider, PackageProvider):
             return f"packages are not installed in {self._provider.name} sandboxes"
         try:
-            return await self._provider.lack([manager])
+            return await self._provider.lack([manager], image)
         except SandboxFailed as error:
             return error.message
 
-    async def build_ahead(self, config: Mapping[str, Any]) -> None:
+    async def build_ahead(self, environment: Mapping[str, Any]) -> None:
         """Begin to build what the sessions of an environment will need. Never fails."""
         try:
-            if _needs(config):
-                await self._wanted(config)
+            if _wanted(environment):
+                await self._begun(environment)
         except RoostError as error:  # whoever needs it is told
             _log.warning("cannot build ahead: %s", error.message, extra={"action": "layer"})
 
@@ -157,34 +168,39 @@ class PackageLayers:
         provider: SandboxProvider,
         say: OnLack,
         waits: Callable[[], None] = lambda: None,
-    ) -> str | None:
-        """The layer of a session, once it is there; None if it has none, or goes on without it.
+    ) -> SandboxSystem:
+        """The system of a session, once its packages are there, or without them if it is to go on so.
 
-        `waits` is called before it is waited for, and `say` is told what is being installed meanwhile.
+        `waits` is called before they are waited for, and `say` is told what is being installed meanwhile.
 
         :raises PackagesFailed: they cannot be, and the session is not to go on without them
+        :raises SandboxUnavailable: these sandboxes do not have its environment's image
         :raises SandboxFailed: nothing can be installed now
         """
         environment = await self._belongings.environment(session)
+        image = _offered_image(environment, provider)
         try:
-            return await self.ready(environment.get("config") or {}, provider, say, waits)
+            layer = await self.ready(environment, provider, say, waits)
         except PackagesFailed as failed:
             if not goes_on_without_packages(environment):
                 raise
             text = f"{failed.message}\nThe agent works without the packages."
             await say(trouble(failed.code, text, "retrying"))
-            return None
+            layer = None
+        return SandboxSystem(image, layer)
 
-    async def named(self, session: Session, provider: SandboxProvider) -> str | None:
-        """The layer that a session is to have, whether or not it is there. :raises SandboxFailed:"""
-        config = (await self._belongings.environment(session)).get("config") or {}
-        if not _needs(config) or not isinstance(provider, PackageProvider):
-            return None
-        return (await provider.layer_of(config["packages"]))[0]
+    async def named(self, session: Session, provider: SandboxProvider) -> SandboxSystem:
+        """The system that a session is to have, whether or not it is there. :raises SandboxFailed:"""
+        environment = await self._belongings.environment(session)
+        image = _offered_image(environment, provider)
+        if not _wanted(environment) or not isinstance(provider, PackageProvider):
+            return SandboxSystem(image)
+        layer, _ = await provider.layer_of(environment["config"]["packages"], image)
+        return SandboxSystem(image, layer)
 
     async def ready(
         self,
-        config: Mapping[str, Any],
+        environment: Mapping[str, Any],
         provider: SandboxProvider,
         say: OnLack,
         waits: Callable[[], None] = lambda: None,
@@ -195,11 +211,11 @@ class PackageLayers:
 
         :raises PackagesFailed: they cannot be installed :raises SandboxFailed: nothing can be, now
         """
-        if not _needs(config):
+        if not _wanted(environment):
             return None
         if provider is not self._provider:
             raise PackagesFailed(f"packages are not installed in {provider.name} sandboxes")
-        layer, build = await self._wanted(config)
+        layer, build = await self._begun(environment)
         if build is not None and build.ended is None:
             waits()
             began = anyio.current_time()
@@ -213,29 +229,30 @@ class PackageLayers:
             raise build.failure
         return layer
 
-    async def _wanted(self, config: Mapping[str, Any]) -> tuple[str, _Build | None]:
+    async def _begun(self, environment: Mapping[str, Any]) -> tuple[str, _Build | None]:
         """The layer's name, and its build unless it is there."""
         if not isinstance(self._provider, PackageProvider) or self._tasks is None:
             raise PackagesFailed(f"packages are not installed in {self._provider.name} sandboxes")
-        layer, is_there = await self._provider.layer_of(config["packages"])
+        wanted = environment["config"]["packages"]
+        layer, is_there = await self._provider.layer_of(wanted, image_of(environment))
         if is_there:
             self._builds.pop(layer, None)
             return layer, None
         build = self._builds.get(layer)
         if build is None or _is_over(build):
             build = self._builds[layer] = _Build()
-            self._tasks.start_soon(self._built, self._provider, layer, config, build)
+            self._tasks.start_soon(self._built, self._provider, layer, environment, build)
         return layer, build
 
     async def _built(
-        self, provider: PackageProvider, layer: str, config: Mapping[str, Any], build: _Build
+        self, provider: PackageProvider, layer: str, environment: Mapping[str, Any], build: _Build
     ) -> None:
         failure: PackagesFailed | None = PackagesFailed("the server is stopping")
-        wanted = rules.installations(config["packages"])
+        wanted = _wanted(environment)
         try:
             async with self._turns:
                 with anyio.fail_after(self._policy.seconds):
-                    await self._install(provider, layer, config, wanted, build)
+                    await self._install(provider, layer, environment, build)
             failure = None
         except TimeoutError:
             at = build.steps[-1] if build.steps else wanted[0]
@@ -257,10 +274,10 @@ class PackageLayers:
         self,
         provider: PackageProvider,
         layer: str,
-        config: Mapping[str, Any],
-        wanted: list[InstallStep],
+        environment: Mapping[str, Any],
         build: _Build,
     ) -> None:
+        config, wanted = environment["config"], _wanted(environment)
         refused: list[RefusalReport] = []
         grant = Grant(
             session_id=f"layer-{layer}",
@@ -272,7 +289,8 @@ class PackageLayers:
         )
         async with self._egress.open(grant) as granted:
             plan = partial(self._plan, granted)
-            async with provider.building(config["packages"], plan) as sandbox:
+            image = image_of(environment)
+            async with provider.building(config["packages"], plan, image) as sandbox:
                 if sandbox is None:
                     return
                 said = await self._run(with_ports(sandbox, granted.endpoints), wanted, build)
@@ -312,8 +330,23 @@ class PackageLayers:
             lines.append(line[:_LINE_LENGTH])
 
 
-def _needs(config: Mapping[str, Any]) -> bool:
-    return bool(rules.installations(config.get("packages") or {}))
+def _wanted(environment: Mapping[str, Any]) -> list[InstallStep]:
+    return rules.installations((environment.get("config") or {}).get("packages") or {})
+
+
+def _images_of(provider: SandboxProvider) -> Collection[str]:
+    return provider.images if isinstance(provider, ImageProvider) else ()
+
+
+def _offered_image(environment: Mapping[str, Any], provider: SandboxProvider) -> str | None:
+    """The image that an environment names. :raises SandboxUnavailable: there is none of that name"""
+    image = image_of(environment)
+    if image is None or image in _images_of(provider):
+        return image
+    raise SandboxUnavailable(
+        f"{provider.name} sandboxes have no image {image!r}, which the environment names",
+        hint="The session waits, and goes on once ROOST_DOCKER_IMAGES has it again.",
+    )
 
 
 def _failed(at: InstallStep, said: str) -> PackagesFailed:

@@ -45,11 +45,18 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limits: SandboxLimits = SandboxLimits()
 
 
+class SandboxSystem(msgspec.Struct, frozen=True):
+    """What an environment has as its system: the operator's name for an image, and a layer of packages."""
+
+    image: str | None = None
+    layer: str | None = None
+
+
 class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
     """What was looked up for a session before its sandbox is planned.
 
     `mounts` are its agent's program, its skills and its files. `quota_bytes` is that of the workspace it
-    shares, if there is one. `layer` is the name of its environment's packages.
+    shares, if there is one. `system` is its environment's.
     """
 
     networking: Networking = Networking()
@@ -57,7 +64,7 @@ class SandboxInputs(msgspec.Struct, frozen=True, kw_only=True):
     variables: Sequence[SessionVariable] = ()
     mounts: Sequence[Mount] = ()
     quota_bytes: int | None = None
-    layer: str | None = None
+    system: SandboxSystem = SandboxSystem()
 
 
 class SandboxPlanner:
@@ -130,9 +137,10 @@ class SandboxPlanner:
             certificates=opened.certificates,
             authority=opened.authority,
             endpoints=opened.endpoints,
-            environ={**opened.environ, **self._environ(session), **_modules(inputs.layer)},
+            environ={**opened.environ, **self._environ(session), **_modules(inputs.system.layer)},
             limits=self._limits(inputs.quota_bytes),
-            layer=inputs.layer,
+            image=inputs.system.image,
+            layer=inputs.system.layer,
         )
 
     def build(

@@ -22,7 +22,7 @@ from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.on_demand import Open, on_demand
 from roost.core.sandbox.packages import PackageLayers
-from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner
+from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner, SandboxSystem
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
@@ -40,7 +40,7 @@ VAULT: Final = "/vault"
 _OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
 
 
-_Placed = Callable[[str | None], AbstractAsyncContextManager[Sandbox]]
+_Placed = Callable[[SandboxSystem], AbstractAsyncContextManager[Sandbox]]
 
 
 class Sandboxes:
@@ -80,11 +80,11 @@ class Sandboxes:
         brief: Brief,
         harness: Harness,
         reports: SandboxReports,
-        layer: str | None = None,
+        system: SandboxSystem = SandboxSystem(),  # noqa: B008 - it does not change
     ) -> AsyncGenerator[Brief, None]:
         """The brief with its session's sandbox, for as long as the context lasts; all in it is dead afterwards.
 
-        `layer` is what `PackageLayers.of` has said; one that `is_lazy` asks for it itself.
+        `system` is what `PackageLayers.of` has said; one that `is_lazy` asks for it itself.
 
         What it is refused and what it spends is told as it happens. Its files are the newest,
         restored first if they are not here, and stored when it ends. One that `is_lazy` does all that, and raises
@@ -106,7 +106,7 @@ class Sandboxes:
             placed = partial(self._placed, lease, session, harness, reports, inputs, granted)
             ready = partial(self._ready, session, reports, placed)
             is_lazy = self.is_lazy(session, harness)
-            context = on_demand(ready, self._opening) if is_lazy else placed(layer)
+            context = on_demand(ready, self._opening) if is_lazy else placed(system)
             sandbox = await stack.enter_async_context(context)
             is_behind = self.files.may_be_behind(session.id)
             yield replace(
@@ -133,7 +133,7 @@ class Sandboxes:
         reports: SandboxReports,
         inputs: SandboxInputs,
         granted: OpenGrant,
-        layer: str | None,
+        system: SandboxSystem,
     ) -> AsyncGenerator[Sandbox, None]:
         """The sandbox itself, with the session's files in it."""
         self._volumes.make(session.id)
@@ -141,7 +141,7 @@ class Sandboxes:
         async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
             mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
-            inputs = replace(inputs, mounts=mounts, layer=layer)
+            inputs = replace(inputs, mounts=mounts, system=system)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
             async with self.offered.provider_for(session.spec).open(plan) as bare:
                 self._open[session.id] = bare

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from roost.core.sandbox.planner import SandboxSystem
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.leased_log import LeasedLog
@@ -29,8 +30,8 @@ class Prerequisites:
         self._sandboxes = sandboxes
         self._limit = limit
 
-    async def met(self, session: Session, log: LeasedLog, say: OnLack) -> str | None:
-        """Wait until all of it is there, and say which layer has the packages. Whoever follows the session is told what
+    async def met(self, session: Session, log: LeasedLog, say: OnLack) -> SandboxSystem:
+        """Wait until all of it is there, and say what system that is. Whoever follows the session is told what
         is missing.
 
         :raises PackagesFailed: its environment's packages cannot be installed
@@ -56,7 +57,7 @@ class Prerequisites:
                     self._limit.end(session.id)  # others need not wait with it
                 await subscription.until_notified(_LOOK_AGAIN)
 
-    async def _packages(self, session: Session, say: OnLack) -> str | None:
+    async def _packages(self, session: Session, say: OnLack) -> SandboxSystem:
         """Wait until they are installed, which may take minutes; others do not wait with it."""
         provider = self._sandboxes.offered.provider_for(session.spec)
         waits = partial(self._limit.end, session.id)

@@ -23,6 +23,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from msgspec.structs import replace
 
+from roost.core.sandbox.planner import SandboxSystem
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import history
@@ -56,7 +57,7 @@ class PrestartedAgent:
     def __init__(self, like: Session) -> None:
         self.session = like
         self.networking = Networking()
-        self.layer: str | None = None  # the packages that it has
+        self.system = SandboxSystem()
         self.since = anyio.current_time()
         self.conversation: Conversation | None = None
         self.reports: SandboxReports | None = None  # of the session that has taken it
@@ -264,7 +265,7 @@ class Prestart:
         sandboxes = self._sandboxes
         provider = sandboxes.offered.provider_for(session.spec)
         try:
-            is_same = spare.layer == await sandboxes.packages.named(session, provider)
+            is_same = spare.system == await sandboxes.packages.named(session, provider)
         except SandboxFailed:
             return False
         return (
@@ -354,11 +355,11 @@ class Prestart:
         brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _PRESTART, _GENERATION)
         provider = self._sandboxes.offered.provider_for(session.spec)
-        spare.layer = await self._sandboxes.packages.of(session, provider, spare.lacks)
+        spare.system = await self._sandboxes.packages.of(session, provider, spare.lacks)
         await self._limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, brief, harness, spare, spare.layer) as ready,
+                self._sandboxes.open(lease, brief, harness, spare, spare.system) as ready,
                 harness.open(ready) as conversation,
             ):
                 with anyio.fail_after(_COMES_UP_WITHIN):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import Budgets
+from roost.core.sandbox.planner import SandboxSystem
 from roost.core.sandbox.reports import LoggedReports
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import can_start_ahead, history
@@ -76,7 +77,7 @@ class AgentStarter:
             return
         reports = LoggedReports(log.append, session.id, self._sessions, self._budgets)
         await self._sandboxes.belongings.check(session, reports.lacks)
-        layer = None
+        system = SandboxSystem()
         if self._sandboxes.is_lazy(session, harness):
             self.limit.end(session.id)
         else:
@@ -85,13 +86,13 @@ class AgentStarter:
                     self.limit.end(session.id)
                     yield prestarted
                     return
-            layer = await self._prerequisites.met(session, log, reports.lacks)
+            system = await self._prerequisites.met(session, log, reports.lacks)
             ahead = can_start_ahead(session, await self._log.inputs(session.id))
             brief = replace(brief, start=StartMode.of(resumed=resumed, ahead=ahead))
             await self.limit.begin(session.id)
         try:
             async with (
-                self._sandboxes.open(lease, brief, harness, reports, layer) as ready,
+                self._sandboxes.open(lease, brief, harness, reports, system) as ready,
                 harness.open(ready) as conversation,
                 alongside(self._see_it_up, conversation, session.id),
             ):

@@ -112,13 +112,15 @@ class BubblewrapProvider:
         async with self._opened(plan, await self._prepare_ground()) as sandbox:
             yield sandbox
 
-    async def lack(self, managers: Collection[str]) -> str | None:
+    async def lack(self, managers: Collection[str], image: str | None = None) -> str | None:
         ground = await self._prepare_ground()
         if ground.read_only:
             return f"the system in a sandbox is read-only here: {ground.read_only}"
         return await anyio.to_thread.run_sync(self._layers(ground).lack, managers)
 
-    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
+    async def layer_of(
+        self, packages: Mapping[str, Any], image: str | None = None
+    ) -> tuple[str, bool]:
         layers = self._layers(await self._prepare_ground())
         name = await anyio.to_thread.run_sync(layers.name_of, packages)
         found = await anyio.to_thread.run_sync(layers.find, name)
@@ -126,7 +128,7 @@ class BubblewrapProvider:
 
     @asynccontextmanager
     async def building(
-        self, packages: Mapping[str, Any], plan: PlanBuild
+        self, packages: Mapping[str, Any], plan: PlanBuild, image: str | None = None
     ) -> AsyncGenerator[Sandbox | None, None]:
         ground = await self._prepare_ground()
         layers = self._layers(ground)

@@ -48,6 +48,12 @@ def image_of(layer: str) -> str:
     return f"{_REPOSITORY}:{layer}"
 
 
+def name_of(base: str, packages: Mapping[str, Any]) -> str:
+    """The name of the layer with these packages over an image, which is named by what is in it."""
+    text = json.dumps([_FORMAT, base, packages], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def lack_of(managers: Collection[str], found: Collection[str], image: str) -> str | None:
     """Which of the managers an image does not have, in words."""
     missing = [each for each in managers if each not in found]
@@ -60,12 +66,6 @@ class ImageLayers:
     def __init__(self, engine: Engine, directory: Path) -> None:
         self._engine = engine
         self._locks = LayerDirectory(directory)
-
-    async def find(self, image: str, packages: Mapping[str, Any]) -> tuple[str, bool]:
-        """The name of the layer with these packages over an image, and whether it is there."""
-        text = json.dumps([_FORMAT, await self._engine.image_id(image), packages], sort_keys=True)
-        name = hashlib.sha256(text.encode()).hexdigest()[:32]
-        return name, await self.use(name)
 
     async def use(self, name: str) -> bool:
         """Whether a layer is there; it is then kept for a while. :raises OSError:"""

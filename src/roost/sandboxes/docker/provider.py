@@ -29,7 +29,7 @@ from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
 from roost.sandboxes.docker.engine import PLACE, Engine
-from roost.sandboxes.docker.layers import CLEAN, LOOK, ImageLayers, image_of, lack_of
+from roost.sandboxes.docker.layers import CLEAN, LOOK, ImageLayers, image_of, lack_of, name_of
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, RunningContainer
 from roost.sandboxes.docker.wire import EngineRefused, EngineStream
@@ -38,6 +38,9 @@ from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.state import default_state, write_whole
 
 _SECONDS_TO_START: Final = 120
+_IMAGE_HINT: Final = "Build it with `roost image build`, or set ROOST_DOCKER_IMAGE to one it has."
+_OTHER_HINT: Final = "Pull it into the engine, or set ROOST_DOCKER_IMAGES to one it has."
+_MISSING: Final = "missing:"
 _NOT_COUNTED: Final = "the engine keeps containers where their disk usage cannot be counted"
 
 
@@ -47,6 +50,7 @@ class DockerProvider:
     :param socket: where the engine listens
     :param image: what containers are made of; needs `sh`, `cat` and whatever agents are to find
     :param data: a directory of the server's own, which lasts: what is known of layers of packages is there
+    :param images: others, by the names that environments have for them
     :param runtime: another one than the engine's own, such as `runsc`, which the engine must know
     :param uids: what a root server gives to sandboxes; must belong to nobody else on the machine
     :param state: a directory of the server's own that the engine can see; by default below `/run`
@@ -58,12 +62,14 @@ class DockerProvider:
         socket: Path,
         image: str,
         data: Path,
+        images: Mapping[str, str] | None = None,
         runtime: str | None = None,
         uids: range = DEFAULT_UIDS,
         state: Path | None = None,
     ) -> None:
         self._engine = Engine(socket)
         self._image = image
+        self._images = images or {}
         self._runtime = runtime
         self._uids = Uids(uids)
         self._state = state
@@ -82,10 +88,14 @@ class DockerProvider:
     def isolates(self) -> bool:
         return True
 
+    @property
+    def images(self) -> Collection[str]:
+        return self._images.keys()
+
     async def check(self) -> None:
         await self._ask_engine()
         if not self._checked:
-            await self._try_one()
+            await self._try_one(self._image)
             self._checked = True
 
     async def _ask_engine(self) -> str:
@@ -94,8 +104,7 @@ class DockerProvider:
             version = await self._engine.version()
             if not await self._engine.has_image(self._image):
                 raise SandboxUnavailable(
-                    f"the engine has no image {self._image!r}",
-                    hint="Build it with `roost image build`, or set ROOST_DOCKER_IMAGE to one it has.",
+                    f"the engine has no image {self._image!r}", hint=_IMAGE_HINT
                 )
             await self._check_runtime()
             if not self._checked:
@@ -115,7 +124,7 @@ class DockerProvider:
             f"the engine has no runtime {self._runtime!r}, but {', '.join(known)}", hint=hint
         )
 
-    async def _try_one(self, script: str = "true") -> str:
+    async def _try_one(self, image: str, script: str = "true") -> str:
         """What a shell's script says. An engine that answers may still not see our files, or not run the image."""
         with tempfile.TemporaryDirectory(prefix="roost-check-") as folder:
             home = Path(folder)
@@ -127,7 +136,7 @@ class DockerProvider:
                 workspace=LocalVolume(home),
             )
             try:
-                async with self._opened(plan, self._image) as sandbox:
+                async with self._opened(plan, image) as sandbox:
                     process = await sandbox.spawn(["/bin/sh", "-c", script])
                     said = b""
                     while data := await process.receive():
@@ -147,6 +156,7 @@ class DockerProvider:
         return {
             "engine": engine,
             "image": self._image,
+            **await self._images_report(),
             "runtime": self._runtime or "the engine's own",
             "memory": together,
             "processes": together,
@@ -157,6 +167,16 @@ class DockerProvider:
             "uid": "one per session" if os.geteuid() == 0 else "the server's own, for all sessions",
         }
 
+    async def _images_report(self) -> dict[str, str]:
+        """Which of the others the engine has."""
+        with _said_by_engine():
+            return {
+                f"image {name}": image
+                if await self._engine.has_image(image)
+                else f"{_MISSING} {image}"
+                for name, image in self._images.items()
+            }
+
     async def _sweep_unstarted(self) -> None:
         """What a server made and did not live to start. All that was started ends by itself."""
         for found in await self._engine.sandboxes():
@@ -165,36 +185,40 @@ class DockerProvider:
 
     @asynccontextmanager
     async def open(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
-        image = self._image if plan.layer is None else await self._layer(plan.layer)
+        image = await self._system(plan)
         async with self._opened(plan, image) as sandbox:
             yield sandbox
 
-    async def lack(self, managers: Collection[str]) -> str | None:
+    async def lack(self, managers: Collection[str], image: str | None = None) -> str | None:
         await self.check()
         if not self._writable:
             return f"the root of a container is read-only here: {_NOT_COUNTED}"
-        with _said_by_engine():
-            image = await self._engine.image_id(self._image)
-        if image not in self._managers:
-            self._managers[image] = (await self._try_one(LOOK)).split()
-        return lack_of(managers, self._managers[image], self._image)
+        base, now = await self._base(image)
+        if now not in self._managers:
+            self._managers[now] = (await self._try_one(base, LOOK)).split()
+        return lack_of(managers, self._managers[now], base)
 
-    async def layer_of(self, packages: Mapping[str, Any]) -> tuple[str, bool]:
+    async def layer_of(
+        self, packages: Mapping[str, Any], image: str | None = None
+    ) -> tuple[str, bool]:
+        _, now = await self._base(image)
+        layer = name_of(now, packages)
         with _said_by_engine():
-            return await self._layers.find(self._image, packages)
+            return layer, await self._layers.use(layer)
 
     @asynccontextmanager
     async def building(
-        self, packages: Mapping[str, Any], plan: PlanBuild
+        self, packages: Mapping[str, Any], plan: PlanBuild, image: str | None = None
     ) -> AsyncGenerator[Sandbox | None, None]:
-        layer, _ = await self.layer_of(packages)
+        _, now = await self._base(image)
+        layer = name_of(now, packages)
         with _said_by_engine():
             async with self._layers.begun(layer) as home:
                 if home is None:
                     yield None
                     return
                 wanted = plan(layer, LocalVolume(home))
-                async with self._opened(wanted, self._image, recipe.BUILDER) as sandbox:
+                async with self._opened(wanted, now, recipe.BUILDER) as sandbox:
                     yield sandbox
                     await (await sandbox.spawn(["/bin/sh", "-c", CLEAN])).wait()
                     await self._layers.keep(layer, sandbox.container)
@@ -203,11 +227,27 @@ class DockerProvider:
         with _said_by_engine():
             await self._layers.collect(days)
 
-    async def _layer(self, name: str) -> str:
+    async def _system(self, plan: Plan) -> str:
+        """What a container is made of: a layer of packages, the environment's image, or the usual one."""
+        if plan.layer is None:
+            return (await self._base(plan.image))[0]
         with _said_by_engine():
-            if not await self._layers.use(name):
-                raise SandboxUnavailable(f"cannot make a container: the layer {name} is gone")
-        return image_of(name)
+            if not await self._layers.use(plan.layer):
+                raise SandboxUnavailable(f"cannot make a container: the layer {plan.layer} is gone")
+        return image_of(plan.layer)
+
+    async def _base(self, name: str | None) -> tuple[str, str]:
+        """The image that the operator has given a name, and its id."""
+        if name is None:
+            image, hint = self._image, _IMAGE_HINT
+        elif name in self._images:
+            image, hint = self._images[name], _OTHER_HINT
+        else:
+            raise SandboxUnavailable(f"no image is called {name!r} here", hint=_OTHER_HINT)
+        try:
+            return image, await self._engine.image_id(image)
+        except EngineRefused as refused:
+            raise SandboxUnavailable(f"the engine has no image {image!r}", hint=hint) from refused
 
     @asynccontextmanager
     async def _opened(
