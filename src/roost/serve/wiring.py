@@ -428,6 +428,10 @@ def _lifecycle(
     )
 
 
+def _choices(workforce: Workforce) -> EnvironmentChoices:
+    return EnvironmentChoices(fallbacks(), workforce.packages.images)
+
+
 def _deps(
     ground: _Ground,
     intake: Intake,
@@ -447,11 +451,7 @@ def _deps(
     )
     agents, environments = (
         Agents(store.catalog, ground.skills, workforce.models.known),
-        Environments(
-            store.catalog,
-            EnvironmentChoices(fallbacks(), workforce.packages.images),
-            workforce.packages,
-        ),
+        Environments(store.catalog, _choices(workforce), workforce.packages),
     )
     workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, prestart, ground.machine)
