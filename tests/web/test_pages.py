@@ -40,6 +40,11 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
     webhook = person.make("/roost/v1/webhooks", url=url)
     deployment = person.make_deployment("A-deployment-with-a-rather-long-name-without-spaces")
     looks += (f"/vaults/{vault}", f"/webhooks/{webhook}", f"/deployments/{deployment}")
+    named = "An-environment-with-a-rather-long-name-without-spaces"
+    made = person.client.beta.environments.create(name=named, config={"type": "self_hosted"})
+    place = made.id
+    person.make(f"/roost/v1/environments/{place}/keys", name="A machine with a rather long name")
+    looks += (f"/environments/{place}",)
     for path in (*PAGES, *looks):
         person.page.goto(person.server.url + path)
         person.page.wait_for_load_state("networkidle")
@@ -48,9 +53,9 @@ def test_every_page_fits_its_width_and_can_be_read(person: Person, width: int, s
         cut = "all => all.filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.innerText)"
         assert person.page.locator(".mantine-Badge-label").evaluate_all(cut) == [], path
         assert violations(person) == [], path
-        ids = f"{session_id}|{task}|{vault}|{webhook}|{deployment}"
-        named = re.sub(ids, "x", path).partition("?")
-        person.shoot(f"{width}-{scheme}{named[0].replace('/', '-')}{'-open' if named[1] else ''}")
+        ids = f"{session_id}|{task}|{vault}|{webhook}|{deployment}|{place}"
+        shown = re.sub(ids, "x", path).partition("?")
+        person.shoot(f"{width}-{scheme}{shown[0].replace('/', '-')}{'-open' if shown[1] else ''}")
 
 
 def test_a_page_that_waits_for_the_server_can_be_read(person: Person):
@@ -157,6 +162,42 @@ def test_a_key_is_shown_once_and_works_until_it_is_revoked(person: Person):
     card = page.get_by_role("listitem").filter(has_text="for a good friend")
     card.get_by_role("button", name="Revoke").click()
     assert httpx2.get(**ask).status_code == 200  # it asks first
+    page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
+    expect(card).to_have_count(0)
+    assert httpx2.get(**ask).status_code == 401
+
+
+def test_the_keys_of_workers_are_made_and_revoked_where_their_environment_is(person: Person):
+    person.log_in()
+    page = person.page
+    page.goto(f"{person.server.url}/environments")
+    page.get_by_role("button", name="New environment").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("the rack")
+    dialog.get_by_label("On machines of yours").check()
+    expect(dialog.get_by_label("Allowed hosts")).to_have_count(0)
+    dialog.get_by_role("button", name="Save").click()
+    page.get_by_role("link", name="the rack").click()
+    expect(page.get_by_text("No keys yet.")).to_be_visible()
+    environment = page.url.rsplit("/", 1)[1]
+    page.get_by_role("button", name="New key").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("first machine")
+    page.get_by_role("button", name="Create").click()
+    secret = page.get_by_role("dialog").locator("pre").inner_text()
+    assert environment in page.get_by_role("dialog").inner_text()
+    at = f"{person.server.url}/v1/environments/{environment}/work/poll"
+    given = {"anthropic-version": "2023-06-01", "anthropic-beta": "managed-agents-2026-04-01"}
+    ask = {"url": at, "headers": {"authorization": f"Bearer {secret}", **given}}
+    assert httpx2.get(**ask).json() is None
+    page.reload()
+    card = page.get_by_role("listitem").filter(has_text="first machine")
+    expect(card).to_be_visible()
+    assert secret not in page.content()
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("the other rack")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="the other rack", exact=True)).to_be_visible()
+    card.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
     expect(card).to_have_count(0)
     assert httpx2.get(**ask).status_code == 401

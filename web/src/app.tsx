@@ -16,6 +16,7 @@ const TaskPage = lazy(() => import("./pages/task").then(({ TaskPage }) => ({ def
 const WorkspacesPage = lazy(() => import("./pages/workspaces").then(({ WorkspacesPage }) => ({ default: WorkspacesPage })));
 const AgentsPage = lazy(() => import("./pages/agents").then(({ AgentsPage }) => ({ default: AgentsPage })));
 const EnvironmentsPage = lazy(() => import("./pages/environments").then(({ EnvironmentsPage }) => ({ default: EnvironmentsPage })));
+const EnvironmentPage = lazy(() => import("./pages/environment").then(({ EnvironmentPage }) => ({ default: EnvironmentPage })));
 const VaultsPage = lazy(() => import("./pages/vaults").then(({ VaultsPage }) => ({ default: VaultsPage })));
 const VaultPage = lazy(() => import("./pages/vault").then(({ VaultPage }) => ({ default: VaultPage })));
 const DeploymentsPage = lazy(() => import("./pages/deployments").then(({ DeploymentsPage }) => ({ default: DeploymentsPage })));
@@ -55,6 +56,7 @@ const router = createBrowserRouter([
       { path: "/workspaces", element: <WorkspacesPage /> },
       { path: "/agents", element: <AgentsPage /> },
       { path: "/environments", element: <EnvironmentsPage /> },
+      { path: "/environments/:id", element: <EnvironmentPage /> },
       { path: "/vaults", element: <VaultsPage /> },
       { path: "/vaults/:id", element: <VaultPage /> },
       { path: "/deployments", element: <DeploymentsPage /> },

@@ -5,7 +5,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 
 import { sentence } from "../parts/words";
 import { all, ApiError, get, post, remove } from "./http";
-import type { Agent, CredentialValidation, Delivery, Deployment, DeploymentRun, Environment, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Webhook, Workspace } from "./types";
+import type { Agent, CredentialValidation, Delivery, Deployment, DeploymentRun, Environment, EnvironmentKey, Harness, Key, Me, Page, Session, Task, TaskRun, Vault, VaultCredential, Webhook, Workspace } from "./types";
 
 export const useMe = () =>
   useQuery({ queryKey: ["me"], queryFn: () => get<Me>("/auth/me"), staleTime: 60_000, retry: false });
@@ -37,6 +37,13 @@ export const useAgents = () =>
 
 export const useEnvironments = () =>
   useQuery({ queryKey: ["environments"], queryFn: () => all<Environment>("/v1/environments") });
+
+export const useEnvironment = (id: string) =>
+  useQuery({ queryKey: ["environments", id], queryFn: () => get<Environment>(`/v1/environments/${id}`) });
+
+/** What lets workers of a self-hosted environment in. */
+export const useEnvironmentKeys = (id: string) =>
+  useQuery({ queryKey: ["environments", id, "keys"], queryFn: async () => (await get<{ data: EnvironmentKey[] }>(`/roost/v1/environments/${id}/keys`)).data });
 
 /** Those that the server found when it started. */
 export const useHarnesses = () =>
@@ -181,6 +188,8 @@ export const changes = {
     return post<Environment>(`/v1/environments/${id}`, body);
   },
   archiveEnvironment: (id: string) => post<Environment>(`/v1/environments/${id}/archive`),
+  createEnvironmentKey: ({ environment, name }: { environment: string; name: string }) => post<EnvironmentKey>(`/roost/v1/environments/${environment}/keys`, { name }),
+  revokeEnvironmentKey: ({ environment, id }: { environment: string; id: string }) => remove(`/roost/v1/environments/${environment}/keys/${id}`),
   createTask: (given: Record<string, unknown>) => post<Task>("/roost/v1/tasks", given),
   updateTask: (given: { id: string } & Record<string, unknown>) => {
     const { id, ...body } = given;

@@ -40,6 +40,13 @@ export interface Environment {
   created_at: string;
 }
 
+export interface EnvironmentKey {
+  id: string;
+  name: string;
+  created_at: string;
+  secret?: string;
+}
+
 export interface Session {
   id: string;
   title: string | null;
