@@ -140,10 +140,10 @@ async def test_an_agent_that_is_killed_with_a_subagent_runs_nothing_twice(
 ):
     """The turn goes on in another process, and its model is told what the subagent did."""
     runner = Board(sandboxed, with_subagents(agent()))
-    pause = 60 if moment == "running" else 0.4
+    pause = 60 if moment == "running" else 0
     inner = starts(
         {"text": "Let me see.", **run(f"echo once >> ran.txt; sleep {pause}")},
-        {"text": "Found.", "delay": 1},
+        {"text": "Found.", "delay": 4 if moment == "returned" else 0},
     )
     killed: list[str] = []
 
