@@ -15,7 +15,7 @@ from roost.api.framework.replies import JsonBytes, reply
 from roost.api.framework.resource import Resource
 from roost.core.access.permissions import check_owner
 from roost.core.records.environments import Environments
-from roost.core.work.work_items import WorkItems
+from roost.core.work.work_items import WorkItems, kind_of
 from roost.domain.events import Micros, iso
 from roost.domain.work_item import RECLAIMED_AFTER, WorkItem
 from roost.errors import Forbidden, InvalidRequest
@@ -83,7 +83,7 @@ async def stats(call: ApiCall, environments: Environments, items: WorkItems) -> 
 async def list_(call: ApiCall, environments: Environments, items: WorkItems) -> ASGIApp:
     """Items, newest first; those that were stopped for 30 days."""
     environment_id = await _self_hosted(call, environments)
-    query = record_query(call.query, f"work:{environment_id}", call.tenant)
+    query = record_query(call.query, kind_of(environment_id), call.tenant)
     return reply(await record_page(items.page, query, _of_record))
 
 

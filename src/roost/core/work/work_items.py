@@ -58,6 +58,7 @@ from roost.ports.sessions import Sessions
 
 _KIND: Final = "work"
 _LOOKED_AT: Final = 100  # due items, at once
+_COUNTED: Final = 1000  # items that wait; each session that waits counts them
 _SWEEPS_EVERY: Final = 2.0  # seconds
 _DAY: Final[Micros] = 86400 * 1_000_000
 _LOOK_AGAIN: Final = 30.0  # seconds; an end whose notification was lost is noticed this late
@@ -119,13 +120,13 @@ class WorkItems:
 
     async def _awaited(self, session: Session) -> Draft | None:
         environment_id = session.spec.environment_id
-        found = await self._catalog.named(_kind(environment_id), session.tenant, session.id)
+        found = await self._catalog.named(kind_of(environment_id), session.tenant, session.id)
         if found is None or not waits_for_worker(session):
             return None
         item = WorkItem.of(found.body)
         if item.state != "queued":
             return None
-        stats = await self.stats(session.tenant, environment_id)
+        stats = await self.stats(session.tenant, environment_id, most=_COUNTED)
         return new_draft(
             "roost.worker_awaited",
             environment_id=environment_id,
@@ -144,7 +145,7 @@ class WorkItems:
         )
         await self._watch.set(session.tenant, item, now + _DAY)
         await self._catalog.add(
-            _kind(item.environment_id),
+            kind_of(item.environment_id),
             session.tenant,
             record_id(session.id),
             item.body(),
@@ -171,7 +172,7 @@ class WorkItems:
     async def _offered(self, tenant: str, environment_id: str, reclaim: Micros) -> WorkItem | None:
         now = _now()
         before = now + max(0, RECLAIMED_AFTER - reclaim)
-        for record in await self._catalog.due(_kind(environment_id), before, limit=_LOOKED_AT):
+        for record in await self._catalog.due(kind_of(environment_id), before, limit=_LOOKED_AT):
             item = WorkItem.of(record.body)
             if record.tenant != tenant:
                 continue
@@ -332,10 +333,12 @@ class WorkItems:
             tenant, environment_id, name, lambda item, _: item.patched(metadata)
         )
 
-    async def stats(self, tenant: str, environment_id: str) -> dict[str, Any]:
-        """How many items wait, and how many workers have asked for one lately."""
+    async def stats(
+        self, tenant: str, environment_id: str, *, most: int = 10_000
+    ) -> dict[str, Any]:
+        """How many items wait, `most` at most, and how many workers have asked for one lately."""
         soon = _now() + RECLAIMED_AFTER
-        found = await self._catalog.due(_kind(environment_id), soon, limit=10_000)
+        found = await self._catalog.due(kind_of(environment_id), soon, limit=most)
         items = [WorkItem.of(record.body) for record in found if record.tenant == tenant]
         queued = [item for item in items if item.state == "queued"]
         oldest = min((item.created_at for item in queued), default=None)
@@ -350,7 +353,7 @@ class WorkItems:
     async def forget(self, tenant: str, environment_id: str) -> None:
         """The environment is gone, and what there was of it."""
         while page := await self._catalog.page(
-            RecordQuery(kind=_kind(environment_id), tenant=tenant, limit=_LOOKED_AT)
+            RecordQuery(kind=kind_of(environment_id), tenant=tenant, limit=_LOOKED_AT)
         ):
             for record in page:
                 await self._delete(record)
@@ -446,7 +449,7 @@ class WorkItems:
 
     async def _get(self, tenant: str, environment_id: str, name: str) -> Record:
         try:
-            return await self._catalog.get(_kind(environment_id), tenant, name)
+            return await self._catalog.get(kind_of(environment_id), tenant, name)
         except NotFound:
             raise _absent(name) from None
 
@@ -536,7 +539,8 @@ def _absent(work_id: str) -> NotFound:
     return NotFound(f"there is no work item {work_id}")
 
 
-def _kind(environment_id: str) -> str:
+def kind_of(environment_id: str) -> str:
+    """What the records of an environment's items are."""
     return f"{_KIND}:{environment_id}"
 
 
