@@ -17,7 +17,15 @@ import httpx2
 import pytest
 from anthropic.types import beta
 from anthropic.types.beta import environments as types
-from tests.api.api_server import ApiServer, api_server, client_of, error_of, message, official
+from tests.api.api_server import (
+    TENANT,
+    ApiServer,
+    api_server,
+    client_of,
+    error_of,
+    message,
+    official,
+)
 
 from roost.api.access.workers import WorkerAccess
 from roost.api.operations import OPERATIONS
@@ -450,6 +458,28 @@ async def test_a_worker_that_is_taken_away_from_does_not_come_back(
                 await anyio.sleep(0.05)
         assert [answer.status_code for answer in answers] == [412, 409, 409]
         assert (await place.roost.get(place.at(item["id"])))["state"] == "queued"
+
+
+@pytest.mark.parametrize("who", ["poll", "sweep"])
+async def test_an_item_that_goes_while_its_worker_is_lost_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        await place.claimed(desired_ttl_seconds=1)
+        intake, gone = place.roost.deps.services[Intake], []
+
+        async def meanwhile(*given: Any) -> Any:
+            await place.items.forget(TENANT, place.environment["id"])
+            gone.append(True)
+            return await accept(*given)
+
+        accept = intake.accept
+        monkeypatch.setattr(intake, "accept", meanwhile)
+        with anyio.fail_after(60):
+            while not gone:
+                await anyio.sleep(0.05)
+                await (place.poll() if who == "poll" else place.items.sweep())
 
 
 async def test_an_item_that_nobody_has_is_stopped_without_a_word(tmp_path: Path):

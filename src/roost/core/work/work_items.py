@@ -177,7 +177,8 @@ class WorkItems:
             if record.tenant != tenant:
                 continue
             if item.is_lost(now):
-                await self._see_to(record)
+                with suppress(Conflict, NotFound):  # others have seen to it, or it is gone
+                    await self._see_to(record)
                 continue
             if item.can_be_claimed(now, reclaim) and await self._is_needed(record):
                 with suppress(Conflict):  # another poll was quicker
@@ -375,22 +376,25 @@ class WorkItems:
     async def sweep(self) -> None:
         """Notice workers that are lost, once."""
         for watched in await self._watch.due(_now()):
-            tenant, session_id = watched.tenant, watched.body["name"]
-            try:
-                record = await self._get(
-                    tenant, watched.body["environment_id"], record_id(session_id)
-                )
-            except NotFound:
-                await self._watch.forget(tenant, session_id)
-                continue
-            item, now = await self._see_to(record), _now()
-            is_gone = await self._session(session_id) is None
-            if not item.is_leased and (is_gone or (item.state, item.due_at <= now) == _FORGOTTEN):
-                await self._delete(record)
-                await self._watch.forget(tenant, session_id)
-            else:
-                at = now + _DAY if item.state == "queued" else item.due_at
-                await self._watch.put_off(watched, at)
+            with suppress(Conflict, NotFound):  # others have done it; if not, the next sweep does
+                await self._look_at(watched)
+
+    async def _look_at(self, watched: Record) -> None:
+        tenant, session_id = watched.tenant, watched.body["name"]
+        try:
+            record = await self._get(tenant, watched.body["environment_id"], record_id(session_id))
+        except NotFound:
+            return await self._watch.forget(tenant, session_id)
+        item, now = await self._see_to(record), _now()
+        is_gone = await self._session(session_id) is None
+        if not item.is_leased and (is_gone or (item.state, item.due_at <= now) == _FORGOTTEN):
+            await self._delete(record)
+            await self._watch.forget(tenant, session_id)
+        else:
+            await self._watch.put_off(
+                watched, now + _DAY if item.state == "queued" else item.due_at
+            )
+        return None
 
     async def _see_to(self, record: Record) -> WorkItem:
         """The item, taken from a worker that is lost and offered again, if it has one."""
