@@ -160,6 +160,11 @@ class Settings(BaseModel):
     package_days: float = Field(
         30.0, gt=0, description="For how many days packages are kept that no session uses."
     )
+    package_layers: int = Field(
+        100,
+        ge=1,
+        description="How many different sets of packages are kept; of more, the one unused for longest is removed.",
+    )
     git_urls: str = Field(
         "https://github.com",
         description="What the addresses of repositories that sessions are given may begin with, with commas between.",

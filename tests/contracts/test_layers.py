@@ -108,7 +108,7 @@ async def test_what_a_build_installs_is_there_for_sandboxes_and_not_on_the_machi
         # Its own, for as long as it is there: the layer does not change.
         await shell(sandbox, "rm /usr/local/bin/hello-roost; touch /usr/local/bin/mine")
         assert (await shell(sandbox, "hello-roost; ls /usr/local/bin/mine")).output == b"hello\n"
-        await given.collect(0)
+        await given.collect(0, 100)
         assert await given.layer_of(WANTED) == (layer, True), "a sandbox has it"
     home.chmod(0o755)
     async with given.open(using(home, None)) as without:
@@ -117,7 +117,7 @@ async def test_what_a_build_installs_is_there_for_sandboxes_and_not_on_the_machi
         )
     assert not Path("/usr/local/bin/hello-roost").exists()  # noqa: ASYNC240
     os.utime(tmp_path / "data/layers" / f"{layer}.lock", (1, 1))
-    await given.collect(1)
+    await given.collect(1, 100)
     assert await given.layer_of(WANTED) == (layer, False), "nobody has used it for a day"
     with pytest.raises(SandboxUnavailable, match="is gone"):
         async with given.open(using(home, layer)):
@@ -153,7 +153,7 @@ async def test_a_build_that_fails_fills_its_disk_or_is_killed_leaves_no_layer(
     fill = "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero >/usr/local/f$i; done"
     with pytest.raises(SandboxFailed, match="disk"):
         await built(given, fill, limits=small)
-    assert [path.name for path in (data / "layers").iterdir()] == [f"{layer}.lock"]
+    assert [path.name for path in (data / "layers").iterdir()] == []
     command = [sys.executable, "-c", _KILLED, str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220
         assert server.stdout is not None
@@ -210,11 +210,25 @@ def test_what_is_left_of_a_removed_layer_is_not_a_layer(
     with monkeypatch.context() as dying:
         dying.setattr("roost.sandboxes.bubblewrap.layers.disk.remove", _dies)
         with pytest.raises(InterruptedError):
-            layers.collect(0)
+            layers.collect(0, 100)
     assert layers.find("old") is None
-    layers.collect(0)
+    layers.collect(0, 100)
     assert list(tmp_path.iterdir()) == []
 
 
 def _dies(_path: Path) -> None:
     raise InterruptedError
+
+
+def test_of_more_than_are_kept_those_unused_for_longest_go(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, tmp_path / "etc-0")
+    for at, name in enumerate(("first", "second", "third")):
+        (tmp_path / name).mkdir()
+        layers.touch(name)
+        os.utime(tmp_path / f"{name}.lock", (1e9 + at, 1e9 + at))
+    layers.touch("first")
+    with layers.used("second"):
+        layers.collect(99999, 2)
+        assert {path.name for path in tmp_path.iterdir()} == {
+            *("first", "first.lock", "second", "second.lock")
+        }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from tests.core.node import TENANT
 from tests.core.test_planner import session
 from tests.core.test_planner import session as planned_session
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, FakeSandbox
@@ -35,6 +36,10 @@ CONFIG = {
 }
 ENVIRONMENT = {"config": CONFIG, "metadata": {}}
 FAILS = f"{packages.MARK}pip pandas\nERROR: pandas is no more\n"
+
+
+def _nothing() -> None:
+    pass
 
 
 class Installing:
@@ -72,6 +77,7 @@ class BuildingProvider(FakeProvider):
         self._code = code
         self.may_end = anyio.Event()
         self.builds: list[Plan] = []
+        self.collected = 0
         self.there = False
 
     async def lack(self, managers: Collection[str], image: str | None = None) -> str | None:
@@ -90,8 +96,8 @@ class BuildingProvider(FakeProvider):
         yield BuildSandbox(Installing(self._said, self._code, self.may_end))
         self.there = True
 
-    async def collect(self, days: float) -> None:
-        pass
+    async def collect(self, days: float, most: int) -> None:
+        self.collected += 1
 
 
 class OneEnvironment(SessionBelongings):
@@ -125,7 +131,7 @@ async def test_all_that_wait_are_told_and_it_is_built_once(tmp_path: Path):
             async def say(draft: Draft) -> None:
                 told.append(draft)
 
-            assert await layers.ready(ENVIRONMENT, provider, say) == "layer"  # type: ignore[arg-type]
+            assert await layers._ready(TENANT, ENVIRONMENT, provider, say, _nothing) == "layer"  # type: ignore[arg-type]
 
         async with anyio.create_task_group() as tasks:
             for told in said:
@@ -167,7 +173,7 @@ async def test_a_failure_is_told_to_all_and_not_tried_again_at_once(
     async with layers_of(provider, tmp_path, **policy) as layers:
         for _ in range(2):
             with pytest.raises(PackagesFailed) as failure:
-                await layers.ready(ENVIRONMENT, provider, say)  # type: ignore[arg-type]
+                await layers._ready(TENANT, ENVIRONMENT, provider, say, _nothing)  # type: ignore[arg-type]
             assert re.match(message, failure.value.message)
     assert len(provider.builds) == 1
     assert not provider.there
@@ -178,7 +184,7 @@ async def test_whoever_waits_for_a_build_that_has_said_nothing_is_told_to_let_ot
 ):
     provider, waits = BuildingProvider(), anyio.Event()
     async with layers_of(provider, tmp_path) as layers, anyio.create_task_group() as tasks:
-        tasks.start_soon(layers.ready, ENVIRONMENT, provider, None, waits.set)
+        tasks.start_soon(layers._ready, TENANT, ENVIRONMENT, provider, None, waits.set)
         with anyio.fail_after(60):
             await waits.wait()
         tasks.cancel_scope.cancel()
@@ -190,12 +196,15 @@ async def test_what_cannot_be_installed_is_refused_by_name(tmp_path: Path):
         with pytest.raises(FieldNotServed, match=r"^config\.packages\.apt: no apt here$"):
             await layers.check(ENVIRONMENT)
         with pytest.raises(PackagesFailed, match="not installed in fake sandboxes"):
-            await layers.ready(ENVIRONMENT, other, None)  # type: ignore[arg-type]
-        assert await layers.ready({"config": {"type": "self_hosted"}}, other, None) is None  # type: ignore[arg-type]
+            await layers._ready(TENANT, ENVIRONMENT, other, None, _nothing)  # type: ignore[arg-type]
+        assert (
+            await layers._ready(TENANT, {"config": {"type": "self_hosted"}}, other, None, _nothing)
+            is None
+        )  # type: ignore[arg-type]
     async with layers_of(other, tmp_path) as none:
         with pytest.raises(FieldNotServed, match="apt: packages are not installed in fake"):
             await none.check(ENVIRONMENT)
-        await none.build_ahead(ENVIRONMENT)
+        await none.build_ahead(TENANT, ENVIRONMENT)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"roost.packages_failed": "continue"}])
@@ -248,3 +257,67 @@ async def test_a_session_has_its_environment_s_image_with_the_packages_or_waits(
                 await layers.of(session, unable, say)  # type: ignore[arg-type]
         layers._belongings = OneEnvironment({"metadata": {"roost.image": "node"}})
         assert await layers.of(session, provider, say) == SandboxSystem("node")  # type: ignore[arg-type]
+
+
+def of_pip(package: str) -> dict[str, Any]:
+    wanted = packages.checked({"pip": [package]}, packages.NONE)
+    return {"config": {**CONFIG, "packages": wanted}, "metadata": {}}
+
+
+class PerPackage(BuildingProvider):
+    """Each set of packages is a layer of its own, by the first one's name."""
+
+    async def layer_of(
+        self, packages: Mapping[str, Any], image: str | None = None
+    ) -> tuple[str, bool]:
+        return packages["pip"][0], False
+
+    @asynccontextmanager
+    async def building(
+        self, packages: Mapping[str, Any], plan: PlanBuild, image: str | None = None
+    ) -> AsyncGenerator[BuildSandbox, None]:
+        self.builds.append(plan(packages["pip"][0], LocalVolume(Path("/build"))))
+        yield BuildSandbox(Installing("begun\n", 0, self.may_end))
+
+
+async def test_a_tenant_that_asks_for_many_leaves_a_turn_to_others(tmp_path: Path):
+    provider = PerPackage()
+    async with layers_of(provider, tmp_path) as layers:
+        for number in range(3):
+            await layers.build_ahead("many", of_pip(f"a{number}"))
+        await layers.build_ahead("other", of_pip("b"))
+        await until(lambda: len(provider.builds) == 2)
+        assert {plan.session_id for plan in provider.builds} == {"layer-a0", "layer-b"}
+        provider.may_end.set()
+        await until(lambda: (provider.collected, layers._builds) == (1 + 4, {}))
+        assert len(provider.builds) == 4
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with anyio.fail_after(60):
+        while not is_so():  # noqa: ASYNC110 - nobody notifies of it
+            await anyio.sleep(0.01)
+
+
+async def test_nothing_is_built_on_a_full_disk(tmp_path: Path):
+    provider = BuildingProvider()
+    async with layers_of(provider, tmp_path, folder=tmp_path, least_free=1 << 62) as layers:
+        with pytest.raises(PackagesFailed, match=r"fewer than .* bytes free"):
+            await layers._ready(TENANT, ENVIRONMENT, provider, None, _nothing)  # type: ignore[arg-type]
+    assert provider.builds == []
+
+
+async def test_a_package_cannot_pretend_to_be_more_steps_than_there_are(tmp_path: Path):
+    said: list[str] = []
+
+    async def say(draft: Draft) -> None:
+        said.append(msgspec.json.decode(draft.body).get("manager", ""))
+
+    flood = f"{packages.MARK}apt jq\n{packages.MARK}npm x\n{packages.MARK}pip pandas\n" * 9
+    provider = BuildingProvider(flood + "x" * 9000 + "!", code=1)
+    provider.may_end.set()
+    async with layers_of(provider, tmp_path) as layers:
+        with pytest.raises(PackagesFailed) as failed:
+            await layers._ready(TENANT, ENVIRONMENT, provider, say, _nothing)  # type: ignore[arg-type]
+    assert said == ["apt", "pip"]
+    assert failed.value.message.splitlines()[-1] == "x" * 400

@@ -87,18 +87,30 @@ def program_of(manager: str) -> str:
 def script(wanted: Sequence[InstallStep]) -> str:
     """A shell's script that installs them, as the superuser of a system of its own."""
     parts = [_ENVIRON, "exec 2>&1"]
-    for manager, packages in wanted:
-        program = program_of(manager)
+    for step in steps(wanted):
+        program = program_of(step.manager)
         missing = f'{{ echo "the program {program} is missing on this machine"; exit 1; }}'
-        parts += [f"command -v {program} >/dev/null || {missing}"]
-        for each in _steps(manager, packages):
-            said = shlex.quote(f"{MARK}{manager} {' '.join(each)}")
-            parts += [
-                f"echo {said}",
-                f"set -- {shlex.join(each)}",
-                f"({_INSTALL[manager]}) || exit 1",
-            ]
+        parts += [
+            f"command -v {program} >/dev/null || {missing}",
+            f"echo {shlex.quote(mark_of(step))}",
+            f"set -- {shlex.join(step.packages)}",
+            f"({_INSTALL[step.manager]}) || exit 1",
+        ]
     return "\n".join(parts)
+
+
+def steps(wanted: Sequence[InstallStep]) -> list[InstallStep]:
+    """What the script does, one after the other."""
+    return [
+        InstallStep(manager, each)
+        for manager, packages in wanted
+        for each in _steps(manager, packages)
+    ]
+
+
+def mark_of(step: InstallStep) -> str:
+    """What the script says before it begins a step."""
+    return f"{MARK}{step.manager} {' '.join(step.packages)}"
 
 
 def _steps(manager: str, packages: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -50,9 +50,10 @@ class PackageProvider(Protocol):
         """
         ...
 
-    async def collect(self, days: float) -> None:
-        """Remove layers that no sandbox has had for so long, and what killed builds have left.
+    async def collect(self, days: float, most: int) -> None:
+        """Remove layers that no sandbox has had for so long, those unused for longest if there are more than `most`, and
+        what killed builds have left. What a sandbox has stays in any case.
 
-        Called when a server starts, and now and then.
+        Called when a server starts, after each build, and now and then.
         """
         ...

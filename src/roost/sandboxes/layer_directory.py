@@ -46,7 +46,11 @@ class LayerDirectory:
                     await anyio.sleep(_LOOK_SECONDS)
             except OSError as error:
                 raise SandboxUnavailable(f"cannot make a layer: {error}") from error
-            yield
+            try:
+                yield
+            except BaseException:
+                self.forget(name)  # what fails is not counted among those that are there
+                raise
 
     def try_lock(self, name: str, held: ExitStack) -> bool:
         """Whether nobody else builds or uses it, until `held` ends."""
@@ -87,13 +91,17 @@ class LayerDirectory:
                 if self.try_lock(left.name.split("-")[1], held):
                     disk.remove(left)
 
-    def unused(self, days: float) -> list[str]:
-        """Those that nobody has used for so long."""
-        return [lock.stem for lock in self.directory.glob("*.lock") if _is_old(lock, days)]
+    def unused(self, days: float, most: int) -> list[str]:
+        """Those that nobody has used for so long, and those unused for longest of more than `most`."""
+        before = time.time() - days * 86400
+        used = sorted(
+            ((_used(lock), lock.stem) for lock in self.directory.glob("*.lock")), reverse=True
+        )
+        return [name for index, (at, name) in enumerate(used) if index >= most or at < before]
 
-    def try_lock_unused(self, name: str, days: float, held: ExitStack) -> bool:
-        """Whether nobody uses it, nor has for so long, until `held` ends."""
-        return self.try_lock(name, held) and _is_old(self._lock(name), days)
+    def try_lock_unused(self, name: str, days: float, most: int, held: ExitStack) -> bool:
+        """Whether nobody uses it, and it is still among the unused, until `held` ends."""
+        return self.try_lock(name, held) and name in self.unused(days, most)
 
     def forget(self, name: str) -> None:
         """There is no such layer any more, says who holds its lock."""
@@ -103,11 +111,11 @@ class LayerDirectory:
         return self.directory / f"{name}.lock"
 
 
-def _is_old(file: Path, days: float) -> bool:
+def _used(lock: Path) -> float:
     try:
-        return file.stat().st_mtime < time.time() - days * 86400
+        return lock.stat().st_mtime
     except FileNotFoundError:
-        return False
+        return time.time()  # it was removed just now
 
 
 def _is_the_same(file: Path, descriptor: int) -> bool:

@@ -245,6 +245,9 @@ def _packages(settings: Settings) -> PackagePolicy:
         environ={name: value for name, _, value in (each.partition("=") for each in given)},
         limits=replace(_policy(settings).limits, disk_bytes=settings.package_disk * 1024**2),
         days=settings.package_days,
+        most=settings.package_layers,
+        folder=settings.data.absolute(),
+        least_free=settings.min_free_disk << 20,
     )
 
 

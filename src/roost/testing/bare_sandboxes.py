@@ -100,7 +100,7 @@ class NoPackages(PackageLayers):
         for manager, _ in installations(environment["config"].get("packages") or {}):
             raise FieldNotServed(f"config.packages.{manager}: packages are not installed here")
 
-    async def build_ahead(self, environment: Mapping[str, Any]) -> None:
+    async def build_ahead(self, tenant: str, environment: Mapping[str, Any]) -> None:
         """There is nothing to build."""
 
     async def of(

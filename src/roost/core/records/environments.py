@@ -20,8 +20,8 @@ class EnvironmentPackages(Protocol):
         """:raises FieldNotServed: they cannot be installed here, naming the manager"""
         ...
 
-    async def build_ahead(self, environment: Mapping[str, Any]) -> None:
-        """Begin to install what the sessions of an environment will need. Never fails."""
+    async def build_ahead(self, tenant: str, environment: Mapping[str, Any]) -> None:
+        """Begin to install what the sessions of a tenant's environment will need. Never fails."""
         ...
 
 
@@ -57,7 +57,7 @@ class Environments:
             created_by=caller.principal,
             ceiling=caller.trust_ceiling,
         )
-        await self._packages.build_ahead(body)
+        await self._packages.build_ahead(caller.tenant, body)
         return made
 
     async def get(self, tenant: str, environment_id: str) -> Record:
@@ -98,7 +98,7 @@ class Environments:
             unique_name=True,
             ceiling=caller.trust_ceiling,
         )
-        await self._packages.build_ahead(changed.body)
+        await self._packages.build_ahead(caller.tenant, changed.body)
         return changed
 
     async def archive(self, caller: Key, environment_id: str) -> Record:

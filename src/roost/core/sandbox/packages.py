@@ -8,15 +8,17 @@ killed leaves nothing that counts: the session is claimed again, and asks for th
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from roost import disk
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.loopback import with_ports
 from roost.core.sandbox.networking import networking_of
@@ -48,15 +50,19 @@ _AT_ONCE: Final = 2
 
 
 class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator gives to builds, and for how many days layers are kept that nobody uses.
+    """What the operator gives to builds, and which layers are kept that nobody uses: so `most`, for so many `days`.
 
-    `environ` is what package managers are told: mirrors, for example.
+    `environ` is what package managers are told: mirrors, for example. None is built while fewer than `least_free` bytes
+    are free where `folder` is.
     """
 
     seconds: float = 900.0
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()
     days: float = 30.0
+    most: int = 100
+    folder: Path = Path("/")
+    least_free: int = 0
 
 
 class _Build:
@@ -116,17 +122,24 @@ class PackageLayers:
         self._builds: dict[str, _Build] = {}
         self._tasks: TaskGroup | None = None
         self._turns = anyio.Semaphore(_AT_ONCE)
+        self._tenants: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(1))
 
     async def run(self) -> None:
         """Build what is asked for, and remove what nobody uses, until cancelled."""
         async with anyio.create_task_group() as self._tasks:
             while True:
-                if isinstance(self._provider, PackageProvider):
-                    try:
-                        await self._provider.collect(self._policy.days)
-                    except SandboxFailed as error:
-                        _log.warning("layers: %s", error.message, extra={"action": "collect"})
+                await self._collect()
                 await anyio.sleep(_COLLECT_SECONDS)
+
+    async def _collect(self) -> None:
+        """Remove what nobody uses; also what failed so long ago that it may be tried again."""
+        for layer in [layer for layer, build in self._builds.items() if _is_over(build)]:
+            del self._builds[layer]
+        if isinstance(self._provider, PackageProvider):
+            try:
+                await self._provider.collect(self._policy.days, self._policy.most)
+            except SandboxFailed as error:
+                _log.warning("layers: %s", error.message, extra={"action": "collect"})
 
     @property
     def images(self) -> list[str]:
@@ -154,11 +167,11 @@ class PackageLayers:
         except SandboxFailed as error:
             return error.message
 
-    async def build_ahead(self, environment: Mapping[str, Any]) -> None:
-        """Begin to build what the sessions of an environment will need. Never fails."""
+    async def build_ahead(self, tenant: str, environment: Mapping[str, Any]) -> None:
+        """Begin to build what the sessions of a tenant's environment will need. Never fails."""
         try:
             if _wanted(environment):
-                await self._begun(environment)
+                await self._begun(tenant, environment)
         except RoostError as error:  # whoever needs it is told
             _log.warning("cannot build ahead: %s", error.message, extra={"action": "layer"})
 
@@ -180,7 +193,7 @@ class PackageLayers:
         environment = await self._belongings.environment(session)
         image = _offered_image(environment, provider)
         try:
-            layer = await self.ready(environment, provider, say, waits)
+            layer = await self._ready(session.tenant, environment, provider, say, waits)
         except PackagesFailed as failed:
             if not goes_on_without_packages(environment):
                 raise
@@ -198,12 +211,13 @@ class PackageLayers:
         layer, _ = await provider.layer_of(environment["config"]["packages"], image)
         return SandboxSystem(image, layer)
 
-    async def ready(
+    async def _ready(
         self,
+        tenant: str,
         environment: Mapping[str, Any],
         provider: SandboxProvider,
         say: OnLack,
-        waits: Callable[[], None] = lambda: None,
+        waits: Callable[[], None],
     ) -> str | None:
         """The layer that a session of such an environment has; None if it needs none.
 
@@ -215,7 +229,7 @@ class PackageLayers:
             return None
         if provider is not self._provider:
             raise PackagesFailed(f"packages are not installed in {provider.name} sandboxes")
-        layer, build = await self._begun(environment)
+        layer, build = await self._begun(tenant, environment)
         if build is not None and build.ended is None:
             waits()
             began = anyio.current_time()
@@ -229,7 +243,9 @@ class PackageLayers:
             raise build.failure
         return layer
 
-    async def _begun(self, environment: Mapping[str, Any]) -> tuple[str, _Build | None]:
+    async def _begun(
+        self, tenant: str, environment: Mapping[str, Any]
+    ) -> tuple[str, _Build | None]:
         """The layer's name, and its build unless it is there."""
         if not isinstance(self._provider, PackageProvider) or self._tasks is None:
             raise PackagesFailed(f"packages are not installed in {self._provider.name} sandboxes")
@@ -241,16 +257,23 @@ class PackageLayers:
         build = self._builds.get(layer)
         if build is None or _is_over(build):
             build = self._builds[layer] = _Build()
-            self._tasks.start_soon(self._built, self._provider, layer, environment, build)
+            self._tasks.start_soon(self._built, self._provider, layer, tenant, environment, build)
         return layer, build
 
     async def _built(
-        self, provider: PackageProvider, layer: str, environment: Mapping[str, Any], build: _Build
+        self,
+        provider: PackageProvider,
+        layer: str,
+        tenant: str,
+        environment: Mapping[str, Any],
+        build: _Build,
     ) -> None:
         failure: PackagesFailed | None = PackagesFailed("the server is stopping")
         wanted = _wanted(environment)
         try:
-            async with self._turns:
+            # One at a time for each tenant: however many it asks for, others have a turn.
+            async with self._tenants[tenant], self._turns:
+                await self._check_disk()
                 with anyio.fail_after(self._policy.seconds):
                     await self._install(provider, layer, environment, build)
             failure = None
@@ -269,6 +292,14 @@ class PackageLayers:
             if failure is not None:
                 _log.warning("packages: %s", failure.message, extra={"action": "layer"})
             build.end(failure)
+        if failure is None:
+            await self._collect()  # there may be more than are kept
+
+    async def _check_disk(self) -> None:
+        """:raises PackagesFailed: it is nearly full"""
+        least = self._policy.least_free
+        if await anyio.to_thread.run_sync(disk.free, self._policy.folder) < least:
+            raise PackagesFailed(f"there are fewer than {least} bytes free on the server's disk")
 
     async def _install(
         self,
@@ -310,22 +341,23 @@ class PackageLayers:
         """The last lines that were said, if it fails."""
         process = await sandbox.spawn(["/bin/sh", "-c", rules.script(wanted)])
         lines: deque[str] = deque(maxlen=_LINES_TOLD)
+        left = rules.steps(wanted)
         rest = b""
         while data := await process.receive():
             *whole, rest = (rest + data).split(b"\n")
             for line in whole:
-                self._heard(line.decode(errors="replace"), lines, wanted, build)
-            rest = rest[-_LINE_LENGTH:]
+                self._heard(line.decode(errors="replace"), lines, left, build)
+            rest = rest[:_LINE_LENGTH]
         lines.append(rest.decode(errors="replace"))
         return None if await process.wait() == 0 else [line for line in lines if line.strip()]
 
-    def _heard(
-        self, line: str, lines: deque[str], wanted: list[InstallStep], build: _Build
-    ) -> None:
-        manager, _, packages = line.removeprefix(MARK).partition(" ")
-        if line.startswith(MARK) and manager in {each.manager for each in wanted}:
+    def _heard(self, line: str, lines: deque[str], left: list[InstallStep], build: _Build) -> None:
+        """Packages say what they like; but there are no more steps than the script has `left`."""
+        marks = [rules.mark_of(step) for step in left] if line.startswith(MARK) else []
+        if line in marks:
             lines.clear()
-            build.begin(InstallStep(manager, packages.split()))
+            build.begin(left[marks.index(line)])
+            del left[: marks.index(line) + 1]
         else:
             lines.append(line[:_LINE_LENGTH])
 

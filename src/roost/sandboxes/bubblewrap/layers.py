@@ -152,12 +152,12 @@ class Layers(LayerDirectory):
         new.rename(self.directory / name)
         disk.sync_folder(self.directory)
 
-    def collect(self, days: float) -> None:
+    def collect(self, days: float, most: int) -> None:
         """Remove what nobody has used for so long, and what killed builds have left."""
         self.sweep()
-        for name in self.unused(days):
+        for name in self.unused(days, most):
             with ExitStack() as held:
-                if not self.try_lock_unused(name, days, held):
+                if not self.try_lock_unused(name, days, most, held):
                     continue
                 # First it loses its name: what a kill leaves of it must not count as the layer.
                 gone = self.directory / f".new-{name}-gone"

@@ -38,6 +38,7 @@ _HINT: Final = (
     "systempaths=unconfined` and a seccomp profile that allows clone, unshare, mount and pivot_root. "
     "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
 )
+_LOOK_AGAIN_SECONDS: Final = 60.0
 _WRITES: Final = "mkdir /usr/local/roost-check /var/roost-check"
 
 
@@ -72,6 +73,7 @@ class BubblewrapProvider:
         self._ground_lock = anyio.Lock()
         self._groups_lock = anyio.Lock()
         self._checked = False
+        self._look_again = 0.0
 
     @property
     def name(self) -> str:
@@ -124,6 +126,8 @@ class BubblewrapProvider:
         layers = self._layers(await self._prepare_ground())
         name = await anyio.to_thread.run_sync(layers.name_of, packages)
         found = await anyio.to_thread.run_sync(layers.find, name)
+        if found is not None:
+            await anyio.to_thread.run_sync(layers.touch, name)
         return name, found is not None
 
     @asynccontextmanager
@@ -152,10 +156,10 @@ class BubblewrapProvider:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(root.remove, new)
 
-    async def collect(self, days: float) -> None:
+    async def collect(self, days: float, most: int) -> None:
         layers = self._layers(await self._prepare_ground())
         try:
-            await anyio.to_thread.run_sync(layers.collect, days)
+            await anyio.to_thread.run_sync(layers.collect, days, most)
         except OSError as error:
             raise SandboxFailed(f"cannot remove layers: {error}") from error
 
@@ -214,8 +218,10 @@ class BubblewrapProvider:
 
     async def _prepare_ground(self) -> LaunchSetup:
         async with self._ground_lock:
-            if self._ground is None:
+            now = anyio.current_time()
+            if self._ground is None or (self._ground.read_only and now > self._look_again):
                 self._ground = await self._best_ground()
+                self._look_again = now + _LOOK_AGAIN_SECONDS  # why it is read-only may pass
             return self._ground
 
     async def _best_ground(self) -> LaunchSetup:

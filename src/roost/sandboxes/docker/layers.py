@@ -69,8 +69,10 @@ class ImageLayers:
 
     async def use(self, name: str) -> bool:
         """Whether a layer is there; it is then kept for a while. :raises OSError:"""
-        await anyio.to_thread.run_sync(self._locks.touch, name)
-        return await self._engine.has_image(image_of(name))
+        is_there = await self._engine.has_image(image_of(name))
+        if is_there:
+            await anyio.to_thread.run_sync(self._locks.touch, name)
+        return is_there
 
     @asynccontextmanager
     async def begun(self, name: str) -> AsyncGenerator[Path | None, None]:
@@ -93,13 +95,13 @@ class ImageLayers:
         """What is in a container, which stands still meanwhile, becomes the layer. :raises EngineRefused:"""
         await self._engine.commit(container, _REPOSITORY, name)
 
-    async def collect(self, days: float) -> None:
+    async def collect(self, days: float, most: int) -> None:
         """Remove what nobody has used for so long, and what killed builds have left. :raises OSError:"""
         await anyio.to_thread.run_sync(self._locks.sweep)
-        for name in await anyio.to_thread.run_sync(self._locks.unused, days):
+        for name in await anyio.to_thread.run_sync(self._locks.unused, days, most):
             with ExitStack() as held:
                 if not await anyio.to_thread.run_sync(
-                    self._locks.try_lock_unused, name, days, held
+                    self._locks.try_lock_unused, name, days, most, held
                 ):
                     continue
                 try:

@@ -223,9 +223,9 @@ class DockerProvider:
                     await (await sandbox.spawn(["/bin/sh", "-c", CLEAN])).wait()
                     await self._layers.keep(layer, sandbox.container)
 
-    async def collect(self, days: float) -> None:
+    async def collect(self, days: float, most: int) -> None:
         with _said_by_engine():
-            await self._layers.collect(days)
+            await self._layers.collect(days, most)
 
     async def _system(self, plan: Plan) -> str:
         """What a container is made of: a layer of packages, the environment's image, or the usual one."""
