@@ -42,8 +42,8 @@ _REMOVE = 0
 
 
 def provider(**options: Any) -> BubblewrapProvider:
-    data = options.get("state") or default_state()
-    return BubblewrapProvider(data=data, path=os.environ.get("PATH"), **options)
+    options.setdefault("data", options.get("state") or default_state())
+    return BubblewrapProvider(path=os.environ.get("PATH"), **options)
 
 
 @cache
