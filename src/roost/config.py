@@ -102,7 +102,7 @@ class Settings(BaseModel):
     )
     sandbox: str = Field(
         "bubblewrap",
-        description="What isolates sandboxed sessions: `bubblewrap`, `docker`, or one that a package brings.",
+        description="What isolates sandboxed sessions: `bubblewrap`, `docker`, `pool`, or one that a package brings.",
     )
     sandbox_fallbacks: str = Field(
         "bubblewrap,docker",
@@ -125,6 +125,18 @@ class Settings(BaseModel):
     )
     docker_runtime: str | None = Field(
         None, description="Another runtime of the engine for containers, such as `runsc`."
+    )
+    pool_endpoint: str | None = Field(
+        None,
+        description="The management endpoint of a pool of code, such as Azure's, for `pool` sandboxes.",
+    )
+    pool_token: SecretStr | None = Field(
+        None,
+        description="The token for that pool, such as a key of Roost's; without it, this machine's identity in Azure (the extra `azure`).",
+    )
+    pool_secret: SecretStr | None = Field(
+        None,
+        description="Makes identifiers of that pool out of session ids, so that nobody guesses them; the same on all nodes.",
     )
     egress_ports: Ports | None = Field(
         None,

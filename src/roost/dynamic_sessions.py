@@ -1,30 +1,37 @@
-"""A pool that runs code for whoever asks, as Azure's dynamic sessions do: one request, tried until it is answered.
+"""A pool that runs code for whoever asks and keeps files, as Azure's dynamic sessions do: one request, tried until it is
+answered.
 
 Whatever is run through here may be run again: an answer that gets lost on the way is asked for once more.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import httpx2
 
 NEWEST: Final = "2025-10-02-preview"
 OLDER: Final = "2024-02-02-preview"
+ENDS_FROM: Final = "2025-02-02-preview"
+"""The oldest version that ends a session when it is asked to."""
 SCOPE: Final = "https://dynamicsessions.io/.default"
 _FLAT_FROM: Final = "2024-10-01"
 
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _OTHER_SHAPE: Final = frozenset({400, 401, 404, 405})
+_NO_SESSION: Final = "SessionWithIdentifierNotFound"
 _ABORTED: Final = ("Request timed out", "Execution aborted", "Kernel restarted")
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 10.0
 _LONGEST_ASKED: Final = 60.0
+_MOST_ANSWERED: Final = 64 * 1024 * 1024
 _SECONDS: Final = 30  # of an execution; what is run here takes a few at most
 
+T = TypeVar("T")
 Token = str | Callable[[], Awaitable[str]]
 
 
@@ -38,6 +45,27 @@ class PoolRefused(Exception):
     def __init__(self, message: str, status: int = 200) -> None:
         super().__init__(message)
         self.status = status
+
+
+class PoolAnswer(NamedTuple):
+    """What a pool has answered, and how long to wait if it says so."""
+
+    status: int
+    retry_after: str
+    body: bytes
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"HTTP {self.status}: {self.body[:500].decode(errors='replace')}"
+
+    @property
+    def pause(self) -> float:
+        """In seconds."""
+        try:
+            return min(float(self.retry_after or "0"), _LONGEST_ASKED)
+        except ValueError:
+            return 0.0
 
 
 class _Passing(Exception):
@@ -92,56 +120,151 @@ class CodePool:
 
         :raises PoolUnavailable: :raises PoolRefused: also if the code fails
         """
-        began, pause = anyio.current_time(), _FIRST_PAUSE
-        while True:
-            try:
-                return await self._once(identifier, code)
-            except _Passing as passing:
-                if anyio.current_time() - began >= self._patience:
-                    raise PoolUnavailable(f"the pool does not answer: {passing}") from None
-                await anyio.sleep(max(passing.pause, pause * random.uniform(0.5, 1)))
-                pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _once(self, identifier: str, code: str) -> Any:
-        """:raises _Passing: :raises PoolRefused:"""
-        response = await self._sent(identifier, code)
-        if not self._is_sure and response.status_code in _OTHER_SHAPE:
-            self._version, self._is_sure = OLDER, True
-            response = await self._sent(identifier, code)
-        if response.status_code in _PASSING:
-            raise _Passing(_said(response), _asked_pause(response))
-        if response.status_code >= 300:
-            raise PoolRefused(_said(response), response.status_code)
-        self._is_sure = True
-        return _value(response)
-
-    async def _sent(self, identifier: str, code: str) -> httpx2.Response:
-        token = self._token if isinstance(self._token, str) else await self._token()
-        is_flat = self._version is not None and self._version >= _FLAT_FROM
         fields: dict[str, Any] = {
             "codeInputType": "inline",
             "executionType": "synchronous",
             "code": code,
             "timeoutInSeconds": _SECONDS,
         }
-        params = {"identifier": identifier}
-        if self._version is not None:
-            params["api-version"] = self._version
-        try:
-            return await self._http.post(
-                f"{self._endpoint}/{'executions' if is_flat else 'code/execute'}",
-                params=params,
-                json=fields if is_flat else {"properties": fields},
-                headers={"authorization": f"Bearer {token}"},
+
+        async def once() -> Any:
+            answer = await self._asked(
+                "POST",
+                identifier,
+                lambda is_flat: "executions" if is_flat else "code/execute",
+                lambda is_flat: {"json": fields if is_flat else {"properties": fields}},
             )
+            return _value(answer)
+
+        return await self._until_answered(once)
+
+    async def upload(self, identifier: str, folder: str, name: str, data: bytes) -> None:
+        """Put a file into a folder of the identifier's files; one that is there is replaced.
+
+        :raises PoolUnavailable: :raises PoolRefused:
+        """
+        await self._until_answered(
+            lambda: self._asked(
+                "POST",
+                identifier,
+                lambda is_flat: "files" if is_flat else "files/upload",
+                # Without a folder of its own in their shape, older versions take it from the name.
+                lambda is_flat: {
+                    "params": {"path": folder} if is_flat else {},
+                    "files": {"file": (name if is_flat else f"{folder}/{name}", data)},
+                },
+            )
+        )
+
+    async def download(self, identifier: str, folder: str, name: str, most: int) -> bytes:
+        """The bytes of a file. :raises PoolUnavailable: :raises PoolRefused: it is not there, or has more than that"""
+        response = await self._until_answered(
+            lambda: self._asked(
+                "GET",
+                identifier,
+                lambda is_flat: (
+                    f"files/{name}/content" if is_flat else f"files/content/{folder}/{name}"
+                ),
+                lambda is_flat: {"params": {"path": folder} if is_flat else {}, "most": most},
+            )
+        )
+        return response.body
+
+    async def end(self, identifier: str) -> None:
+        """End the identifier's session, with all that runs in it, if there is one.
+
+        :raises PoolUnavailable: :raises PoolRefused: the pool cannot do that
+        """
+        try:
+            await self._ended("DELETE", identifier, "session")
+        except PoolRefused as refused:
+            if refused.status not in _OTHER_SHAPE:
+                raise
+            await self._ended("POST", identifier, ".management/stopSession")
+
+    async def _ended(self, method: str, identifier: str, path: str) -> None:
+        try:
+            await self._until_answered(lambda: self._sent(method, identifier, path, ENDS_FROM, {}))
+        except PoolRefused as refused:
+            # There is none; the second way says so in words only.
+            if _NO_SESSION not in str(refused) and (refused.status != 400 or method != "POST"):
+                raise
+
+    async def _until_answered(self, once: Callable[[], Awaitable[T]]) -> T:
+        began, pause = anyio.current_time(), _FIRST_PAUSE
+        while True:
+            try:
+                return await once()
+            except _Passing as passing:
+                if anyio.current_time() - began >= self._patience:
+                    raise PoolUnavailable(f"the pool does not answer: {passing}") from None
+                await anyio.sleep(max(passing.pause, pause * random.uniform(0.5, 1)))
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _asked(
+        self,
+        method: str,
+        identifier: str,
+        path: Callable[[bool], str],
+        more: Callable[[bool], dict[str, Any]],
+    ) -> PoolAnswer:
+        """In the shape that the pool knows. :raises _Passing: :raises PoolRefused:"""
+        is_flat = self._version is not None and self._version >= _FLAT_FROM
+        try:
+            response = await self._sent(
+                method, identifier, path(is_flat), self._version, more(is_flat)
+            )
+        except PoolRefused as refused:
+            if self._is_sure or refused.status not in _OTHER_SHAPE:
+                raise
+            self._version, self._is_sure = OLDER, True
+            return await self._sent(method, identifier, path(False), OLDER, more(False))
+        self._is_sure = True
+        return response
+
+    async def _bearer(self) -> str:
+        if isinstance(self._token, str):
+            return self._token
+        try:
+            return await self._token()
+        except Exception as error:
+            raise _Passing(f"there is no token: {error}") from error
+
+    async def _sent(
+        self, method: str, identifier: str, path: str, version: str | None, more: dict[str, Any]
+    ) -> PoolAnswer:
+        """:raises _Passing: :raises PoolRefused:"""
+        token = await self._bearer()
+        most = more.pop("most", _MOST_ANSWERED)
+        params = {"identifier": identifier, **more.pop("params", {})}
+        if version is not None:
+            params["api-version"] = version
+        headers = {"authorization": f"Bearer {token}"}
+        url, body = f"{self._endpoint}/{path}", bytearray()
+        try:
+            async with self._http.stream(
+                method, url, params=params, headers=headers, **more
+            ) as response:
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > most:
+                        raise PoolRefused(f"the pool answers with more than {most} bytes")
         except httpx2.TransportError as error:
             raise _Passing(f"{type(error).__name__}: {error}") from None
+        answer = PoolAnswer(
+            response.status_code, response.headers.get("retry-after", ""), bytes(body)
+        )
+        if answer.status in _PASSING:
+            raise _Passing(answer.said, answer.pause)
+        if answer.status >= 300:
+            raise PoolRefused(answer.said, answer.status)
+        return answer
 
 
-def _value(response: httpx2.Response) -> Any:
+def _value(answer: PoolAnswer) -> Any:
     """What the code ended with, in both shapes. :raises _Passing: :raises PoolRefused:"""
     try:
-        told = response.json()
+        told = json.loads(answer.body)
         told = told.get("properties", told)
         inner = told["result"] if isinstance(told["result"], dict) else told
         status, errors = str(told["status"]), str(inner.get("stderr") or "")
@@ -153,14 +276,3 @@ def _value(response: httpx2.Response) -> Any:
     if status in ("Running", "NotStarted") or any(word in errors for word in _ABORTED):
         raise _Passing(f"the execution was not finished: {errors[-200:]}")
     raise PoolRefused(f"the code failed in the pool: {errors[-1000:]}")
-
-
-def _said(response: httpx2.Response) -> str:
-    return f"HTTP {response.status_code}: {response.text[:500]}"
-
-
-def _asked_pause(response: httpx2.Response) -> float:
-    try:
-        return min(float(response.headers.get("retry-after", "0")), _LONGEST_ASKED)
-    except ValueError:
-        return 0.0

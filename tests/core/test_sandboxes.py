@@ -29,11 +29,11 @@ from roost.domain.events import Entry
 from roost.domain.session import SANDBOXED_ONLY, Session, Status
 from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
-from roost.errors import SandboxUnavailable, WrongBlobs
+from roost.errors import SandboxFailed, SandboxUnavailable, WrongBlobs
 from roost.ports.blobs import Blobs
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Account, Grant, OpenGrant
-from roost.ports.harness import Brief, Conversation
+from roost.ports.harness import Brief, Conversation, StartMode
 from roost.ports.notifier import WORK, Notifier
 from roost.ports.sandbox import Process, Stats
 from roost.ports.sandbox_provider import Endpoint, Plan, UnixAddress
@@ -533,3 +533,54 @@ async def test_nothing_is_left_of_a_session_that_never_was(tmp_path: Path):
         assert await roost.store.workspaces.find("sesn_never") is None
         for folder in ("vault", "notes"):
             assert list((tmp_path / folder).rglob("*sesn_never*")) == []
+
+
+class AwaySandboxes(FakeProvider):
+    """Opens sandboxes on another machine, so to say; the second time that files are brought back, that one is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought = 0
+        self.lost = False
+
+    @asynccontextmanager
+    async def open(self, plan: Plan) -> AsyncGenerator[FakeSandbox, None]:
+        async with super().open(plan):
+            yield AwayFake(self, plan)
+
+
+class AwayFake(FakeSandbox):
+    def __init__(self, provider: AwaySandboxes, plan: Plan) -> None:
+        self._provider = provider
+        self._plan = plan
+        self.is_behind = provider.lost
+
+    async def bring_back(self) -> None:
+        self._provider.brought += 1
+        if self._provider.brought == 2:
+            self._provider.lost = True
+            raise SandboxFailed("the container is gone")
+        await anyio.Path(self._plan.home.path / "work.txt").write_text(str(self._provider.brought))
+
+
+async def test_files_of_a_sandbox_elsewhere_come_back_before_a_turn_is_over(tmp_path: Path):
+    starts: list[StartMode] = []
+
+    class Noting(SandboxedHarness):
+        @asynccontextmanager
+        async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+            starts.append(brief.start)
+            async with super().open(brief) as conversation:
+                yield conversation
+
+    provider = AwaySandboxes()
+    async with sandboxed_node(tmp_path, provider, harness_class=Noting) as roost:
+        session = await roost.session(harness="in-sandbox")
+        file = tmp_path / "vault" / ".workspaces" / session.id / "work.txt"
+        await roost.turn(session, "Hello")
+        assert file.read_text() == "1"
+        entries = await roost.turn(session, "Once more")
+        assert len(texts(entries)) == 1  # it is taken up, and says nothing twice
+        assert (file.read_text(), provider.brought) == ("3", 3)
+    assert starts.pop() is StartMode.RESUME_BEHIND
+    assert StartMode.RESUME_BEHIND not in starts

@@ -31,7 +31,7 @@ def make(settings: Settings) -> StockedProvider:
 
 
 class StockedProvider:
-    """Bubblewrap, with two mounts more."""
+    """Bubblewrap, with some mounts more."""
 
     name = "stocked"
 
@@ -42,7 +42,12 @@ class StockedProvider:
         return getattr(self._inner, name)
 
     def open(self, plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-        mounts = [Mount(Path(sysconfig.get_path("purelib")), PACKAGES)]
+        packages = Path(sysconfig.get_path("purelib"))
+        mounts = [
+            Mount(packages, PACKAGES),
+            # Where a session's sandbox has it: one that is in this pool need not be sent another.
+            Mount(packages / "claude_agent_sdk" / "_bundled" / "claude", "/run/roost/claude"),
+        ]
         if not _IS_THERE:
             mounts.append(Mount(_BASE, _SHOWN))
         opened: AbstractAsyncContextManager[Sandbox] = self._inner.open(

@@ -57,7 +57,7 @@ def _another(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_sandbox_that_is_shipped_has_the_name_it_is_found_by():
     made = {name: SANDBOXES.load(name)(settings()) for name in SANDBOXES}
     assert {name: provider.name for name, provider in made.items()} == {
-        name: name for name in ("bubblewrap", "docker", "host")
+        name: name for name in ("bubblewrap", "docker", "host", "pool")
     }
     assert [name for name, provider in made.items() if not provider.isolates] == [HOST]
 
@@ -89,7 +89,7 @@ def test_what_does_not_isolate_is_no_sandbox_for_a_sandboxed_session(setting: st
 @pytest.mark.usefixtures("_another")
 def test_a_package_brings_a_sandbox_and_takes_no_name_that_is_shipped():
     assert isinstance(chosen(settings(sandbox="kubernetes")), Kubernetes)
-    assert fallbacks() == ["bubblewrap", "docker", "kubernetes"]
+    assert fallbacks() == ["bubblewrap", "docker", "pool", "kubernetes"]
     assert not SANDBOXES.load(HOST)(settings()).isolates
 
 

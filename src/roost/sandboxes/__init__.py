@@ -23,6 +23,7 @@ SANDBOXES: Final = Registry[SandboxFactory](
         "bubblewrap": "roost.sandboxes.bubblewrap:make",
         "docker": "roost.sandboxes.docker:make",
         "host": "roost.sandboxes.host:make",
+        "pool": "roost.sandboxes.pool:make",
     },
 )
 

@@ -66,6 +66,7 @@ class NoSandboxes(Sandboxes):
         self.files = NoFiles()
         self.belongings = NoBelongings(catalog)
         self.packages = NoPackages()
+        self._open = {}
 
 
 class NoOfferedSandboxes(OfferedSandboxes):

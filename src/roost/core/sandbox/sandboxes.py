@@ -30,7 +30,7 @@ from roost.domain.session import Lease, Session, Spec
 from roost.errors import SandboxFailed
 from roost.ports.egress import Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
-from roost.ports.sandbox import Sandbox, Stats
+from roost.ports.sandbox import AwaySandbox, Sandbox, Stats
 from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
 
@@ -108,7 +108,7 @@ class Sandboxes:
             is_lazy = self.is_lazy(session, harness)
             context = on_demand(ready, self._opening) if is_lazy else placed(system)
             sandbox = await stack.enter_async_context(context)
-            is_behind = self.files.may_be_behind(session.id)
+            is_behind = self.files.may_be_behind(session.id) or self._was_lost(session.id)
             yield replace(
                 brief,
                 start=brief.start.behind() if is_behind else brief.start,
@@ -167,6 +167,20 @@ class Sandboxes:
     def _vault_of(self, spec: Spec) -> list[Mount]:
         is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
         return [self._volumes.vault_mount(VAULT)] if is_shown else []
+
+    def _was_lost(self, session_id: str) -> bool:
+        """Whether files were lost with an earlier sandbox, which was on another machine."""
+        found = self._open.get(session_id)
+        return isinstance(found, AwaySandbox) and found.is_behind
+
+    async def bring_back(self, session_id: str) -> None:
+        """Have what a session's agent has changed of its files here, if its sandbox is on another machine.
+
+        :raises SandboxFailed: that cannot be had
+        """
+        found = self._open.get(session_id)
+        if isinstance(found, AwaySandbox):
+            await found.bring_back()
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""

@@ -50,6 +50,7 @@ class Turns:
         self._log = log
         self._sessions = sessions
         self._notifier = notifier
+        self._sandboxes = sandboxes
         self._files = sandboxes.files
         self._belongings = sandboxes.belongings
         self._budgets = budgets
@@ -74,6 +75,7 @@ class Turns:
         What it finds of files is stored before it begins, and what it leaves when it ends.
 
         :raises LeaseLost: another runner has the session :raises Leaves: the session is over
+        :raises SandboxFailed: what it leaves cannot be had: its sandbox, on another machine, is lost
         """
         session = work.session
         await self._items.want(session)
@@ -82,6 +84,7 @@ class Turns:
         end = 0 if stop_reason["type"] == "requires_action" else log.head
         if not end:
             await self._items.say_if_awaited(session, log.say)
+        await self._sandboxes.bring_back(session.id)
         self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
         spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)

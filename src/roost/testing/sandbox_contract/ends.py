@@ -27,7 +27,7 @@ class EndContract(Kit):
     ) -> None:
         """Also what has put itself away from its parent, its session and its pipes."""
         given = plan()
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with provider.open(given) as sandbox:
             await sandbox.spawn(["sh", "-c", f"{Heart.daemon}; sleep 60"])
             await heart.begins()
@@ -39,7 +39,7 @@ class EndContract(Kit):
     ) -> None:
         """No signal has to be answered for that."""
         given = plan()
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with provider.open(given) as sandbox:
             script = f"trap '' TERM INT HUP QUIT; {Heart.script}"
             process = await sandbox.spawn(["sh", "-c", script])
@@ -58,7 +58,7 @@ class EndContract(Kit):
     ) -> None:
         """Not wrapped in anything; and the sandbox is gone."""
         given = plan()
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         with pytest.raises(ZeroDivisionError):
             async with provider.open(given) as sandbox:
                 await sandbox.spawn(["sh", "-c", Heart.script])
@@ -71,7 +71,7 @@ class EndContract(Kit):
     ) -> None:
         """In the middle of waiting for a command."""
         given = plan()
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with anyio.create_task_group() as tasks:
 
             async def use() -> None:
@@ -122,7 +122,7 @@ class EndContract(Kit):
                 if (
                     step // self.steps_apart % 5 == 0
                 ):  # to see that something does not happen takes time
-                    assert not await Heart(plan("sesn_a").workspace.path).beats()
+                    assert not await self.heart(plan("sesn_a")).beats()
                 given = plan("sesn_a", generation=next(generations), environ={"OWN": f"{step}"})
                 async with provider.open(given) as sandbox:
                     said = await shell(sandbox, "echo $OWN; ls -d /proc/[0-9]* | wc -l")
@@ -134,7 +134,7 @@ class EndContract(Kit):
     ) -> None:
         """And an older or equal one is not opened beside it."""
         given = plan(generation=1)
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with provider.open(given) as older:
             await older.spawn(["sh", "-c", Heart.script])
             await heart.begins()
@@ -151,7 +151,7 @@ class EndContract(Kit):
     async def test_a_sandbox_dies_with_the_process_that_holds_it(self, plan: Plans) -> None:
         """However that is killed; perhaps a moment later, because others have to notice."""
         given = plan()
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with self._held_elsewhere(given.home.path) as holder:
             await heart.begins()
             holder.send_signal(signal.SIGKILL)
@@ -163,7 +163,7 @@ class EndContract(Kit):
     ) -> None:
         """One that hangs, say, and whose session was given to this one."""
         given = plan(generation=2)
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with self._held_elsewhere(given.home.path):
             await heart.begins()
             async with provider.open(given):
@@ -174,7 +174,7 @@ class EndContract(Kit):
     ) -> None:
         """At once, and without having been told of it."""
         given = plan()
-        heart = Heart(given.workspace.path)
+        heart = self.heart(given)
         async with self._held_elsewhere(given.home.path) as holder:
             await heart.begins()
             holder.send_signal(signal.SIGKILL)
@@ -188,7 +188,7 @@ class EndContract(Kit):
     ) -> None:
         """Its own, and others'."""
         theirs = plan("sesn_theirs")
-        heart = Heart(theirs.workspace.path)
+        heart = self.heart(theirs)
         async with self._held_elsewhere(theirs.home.path), provider.open(plan()) as sandbox:
             await heart.begins()
             await provider.sweep()

@@ -78,6 +78,10 @@ class Kit:
         first = secrets.randbelow(self.steps_apart) + 1
         return cancelled_at_each_step(work, first=first, apart=self.steps_apart)
 
+    def heart(self, plan: Plan) -> Heart:
+        """What a process writes to in this workspace; another one where the files are elsewhere meanwhile."""
+        return Heart(plan.workspace.path)
+
     @pytest.fixture
     def provider(self) -> SandboxProvider:
         """The provider under test, new for each test."""

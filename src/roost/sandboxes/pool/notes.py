@@ -1,0 +1,52 @@
+"""Which sandboxes may be left in a pool: a file for each, written before it is opened and removed once its files are back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from roost.sandboxes import sandbox_names
+from roost.sandboxes.state import write_whole
+
+
+class Notes:
+    """The notes of the servers that share a directory. All of it blocks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def opened(self, identifier: str, name: str) -> bool:
+        """Note that a sandbox is open; whether files were lost with the one before. :raises OSError:"""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = self._read(identifier)
+        is_lost = before is not None and before.get("is_changed") is not False
+        self.write(identifier, name, is_changed=is_lost)
+        return is_lost
+
+    def write(self, identifier: str, name: str, *, is_changed: bool) -> None:
+        """Note whether it may have files that are nowhere else. :raises OSError:"""
+        text = json.dumps({"name": name, "is_changed": is_changed})
+        write_whole(self._directory / identifier, text)
+
+    def _read(self, identifier: str) -> dict[str, Any] | None:
+        """What is noted; what cannot be read may be anything."""
+        try:
+            found = json.loads((self._directory / identifier).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def remove(self, identifier: str) -> None:
+        """It is closed, and its files are back."""
+        (self._directory / identifier).unlink(missing_ok=True)
+
+    def orphaned(self) -> Iterator[str]:
+        """The identifiers of those whose server is dead."""
+        for path in self._directory.glob("roost-*"):
+            name = sandbox_names.read(str((self._read(path.name) or {}).get("name")))
+            if name is not None and name.orphaned:
+                yield path.name

@@ -1,0 +1,303 @@
+"""One open sandbox: the container of an identifier, in which `guest/commands.py` runs what it is told."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from roost.dynamic_sessions import CodePool, PoolRefused, PoolUnavailable
+from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.sandbox import Stats
+from roost.ports.sandbox_provider import Plan
+from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON
+from roost.sandboxes.open_sandboxes import Ending
+from roost.sandboxes.pool import transfer
+from roost.sandboxes.pool.channels import Channel, PoolConnection, PoolProcess
+from roost.sandboxes.pool.link import Link
+from roost.sandboxes.pool.notes import Notes
+
+_PART: Final = 32 * 1024**2
+_LOOKED_FOR: Final = (
+    1024**2
+)  # bytes from which on it is worth asking whether a file is there already
+_SECONDS_TO_STOP: Final = 300.0
+_MOST_CHANNELS: Final = 2000
+_NONSENSE: Final = (ValueError, TypeError, KeyError)  # what an answer that is none leads to
+_log = logging.getLogger(__name__)
+
+
+class Rented:
+    """A container of a pool: whose it is, and whether it may have files that are nowhere else."""
+
+    def __init__(self, pool: CodePool, identifier: str, notes: Notes, name: str) -> None:
+        self.pool = pool
+        self.identifier = identifier
+        self._notes = notes
+        self._name = name
+        self._is_changed = False
+
+    def touch(self) -> None:
+        """Something in it is about to go on. :raises OSError: that cannot be noted"""
+        if not self._is_changed:
+            self._notes.write(self.identifier, self._name, is_changed=True)
+            self._is_changed = True
+
+    def settle(self) -> None:
+        """All its files are back. :raises OSError: that cannot be noted"""
+        self._notes.write(self.identifier, self._name, is_changed=False)
+        self._is_changed = False
+
+    def forget(self) -> None:
+        """It is closed, and all its files are back."""
+        self._notes.remove(self.identifier)
+
+
+class PoolSandbox:
+    """`ports.sandbox.Sandbox` and `ports.sandbox.AwaySandbox`. Made and ended by `provider`."""
+
+    has_ports = True
+
+    def __init__(self, plan: Plan, rented: Rented, link: Link, tasks: TaskGroup) -> None:
+        self._plan = plan
+        self._rented = rented
+        self._link = link
+        self._tasks = tasks
+        self._numbers = itertools.count(2, 2)
+        self._channels: dict[int, Channel] = {}
+        self._asked = {0}
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._changed = anyio.Event()
+        self._places: list[transfer.Place] = []
+        self._brought = 0
+        self._bringing = anyio.Lock()
+        self._ending = Ending()
+        self.is_behind = False
+
+    # Opening
+
+    async def begin(self) -> None:
+        """Wait until it is up, and fill it.
+
+        :raises SandboxUnavailable: it does not come to that
+        """
+        self._tasks.start_soon(self._run)
+        try:
+            with anyio.fail_after(_SECONDS_TO_STOP):
+                await self._told(0)
+                await self._fill()
+        except (SandboxFailed, PoolRefused, PoolUnavailable, OSError) as error:
+            if isinstance(error, SandboxUnavailable):
+                raise
+            raise SandboxUnavailable(f"a container cannot be filled: {error}") from error
+
+    async def _run(self) -> None:
+        await self._link.run(self._take)
+        self._wake()
+
+    async def _fill(self) -> None:
+        self._places = await anyio.to_thread.run_sync(transfer.places, self._plan)
+        wanted = await self._missing(self._places)
+        with tempfile.TemporaryFile() as file:
+            await anyio.to_thread.run_sync(transfer.pack, wanted, file)
+            file.seek(0)
+            parts: list[str] = []
+            while data := file.read(_PART):
+                parts.append(f"up-{len(parts)}")
+                await self._link.put_file(parts[-1], data)
+        kept = [each for each in self._places if each.comes_back]
+        await self.ask(
+            "unpack",
+            parts=parts,
+            places=[each.target for each in wanted],
+            wiped=[each.target for each in kept],
+            kept=[each.target for each in kept],
+        )
+
+    async def _missing(self, places: Sequence[transfer.Place]) -> list[transfer.Place]:
+        """Those that the container's image does not have already: a program is large."""
+        large = [
+            each
+            for each in places
+            if not each.is_folder and each.source.stat().st_size >= _LOOKED_FOR
+        ]
+        if not large:
+            return list(places)
+        digests = [await anyio.to_thread.run_sync(transfer.digest, each.source) for each in large]
+        files = [
+            [each.target, each.source.stat().st_size, digest]
+            for each, digest in zip(large, digests, strict=True)
+        ]
+        has = list((await self.ask("has", files=files)).get("has") or ())
+        there = {id(each) for each, is_there in zip(large, has, strict=False) if is_there}
+        return [each for each in places if id(each) not in there]
+
+    # Frames
+
+    def _take(self, kind: bytes, channel: int, data: bytes) -> None:
+        if kind in (b"A", b"H"):
+            told = json.loads(data)
+            if not isinstance(told, dict):
+                raise ValueError("an answer that is none")
+            if channel in self._asked:
+                self._answers.setdefault(channel, told)
+                self._wake()
+        elif kind == b"C":
+            self._accept(channel, int(data))
+        elif channel in self._channels:
+            self._channels[channel].frame(kind, data)
+
+    def _accept(self, channel: int, index: int) -> None:
+        if channel in self._channels or not 0 <= index < len(self._plan.endpoints):
+            raise ValueError("a connection that cannot be")
+        if len(self._channels) >= _MOST_CHANNELS:
+            self._link.put(b"X", channel)
+            return
+        connection = PoolConnection(self._link, channel)
+        self._channels[channel] = connection
+        self._tasks.start_soon(self._serve, channel, connection, index)
+
+    async def _serve(self, channel: int, connection: PoolConnection, index: int) -> None:
+        try:
+            await connection.serve(self._plan.endpoints[index])
+        finally:
+            del self._channels[channel]
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+        for channel in self._channels.values() if self._link.ended.is_set() else ():
+            channel.wake()
+
+    async def ask(self, what: str, **about: Any) -> dict[str, Any]:
+        """Ask the container something. :raises SandboxFailed: it cannot, or is gone"""
+        number = next(self._numbers)
+        self._asked.add(number)
+        self._link.put(b"Q", number, json.dumps({"do": what, **about}).encode())
+        told = await self._told(number)
+        if "failed" in told:
+            raise SandboxFailed(f"the container failed to {what}: {str(told['failed'])[:500]}")
+        return told
+
+    async def _told(self, number: int) -> dict[str, Any]:
+        while number not in self._answers:
+            if self._link.failure is not None:
+                raise SandboxFailed(self._link.failure)
+            await self._changed.wait()
+        self._asked.discard(number)
+        return self._answers.pop(number)
+
+    # `ports.sandbox.Sandbox`
+
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        cwd: str = "/workspace",
+    ) -> PoolProcess:
+        if self._ending.begun:
+            raise SandboxFailed("the sandbox is stopped")
+        if self._link.failure is not None:
+            raise SandboxFailed(self._link.failure)
+        merged = {**BASE_ENVIRON, **self._plan.environ, **(environ or {})}
+        if any("\0" in word for word in (*argv, cwd, *merged.values())):
+            raise SandboxFailed(
+                "cannot start a command: an argument or a variable holds a zero byte"
+            )
+        for number in [
+            n for n, c in self._channels.items() if isinstance(c, PoolProcess) and c.over
+        ]:
+            del self._channels[number]
+        number = next(self._numbers)
+        self._rented.touch()
+        process = PoolProcess(self._link, number, self._rented.touch)
+        self._channels[number] = process
+        asked = {"argv": list(argv), "environ": merged, "cwd": cwd}
+        self._link.put(b"S", number, json.dumps(asked).encode())
+        try:
+            await process.begin()
+        except BaseException:
+            process.signal(9)
+            raise
+        if self._ending.begun:
+            raise SandboxFailed("the sandbox is stopped")
+        return process
+
+    async def stats(self) -> Stats:
+        used = await self.ask("stats")
+        try:
+            return Stats(
+                memory_bytes=int(used["memory_bytes"]),
+                processes=int(used["processes"]),
+                cpu_seconds=float(used["cpu_seconds"]),
+            )
+        except _NONSENSE as error:
+            raise SandboxFailed("the container does not say what it uses") from error
+
+    async def bring_back(self) -> None:
+        """The plan's volumes, and mounts that can be written to, have what was changed inside.
+
+        :raises SandboxFailed: that cannot be had, or not be stored
+        """
+        kept = [each.source for each in self._places if each.comes_back]
+        async with self._bringing:
+            number = self._brought + 1
+            told = await self.ask("pack", number=number)
+            try:
+                with tempfile.TemporaryFile() as file:
+                    for name, size, check in told["parts"]:
+                        if not 0 <= size <= _PART:
+                            raise SandboxFailed("the container's files are in parts that cannot be")
+                        file.write(await self._link.file(str(name), size, check))
+                    file.seek(0)
+                    received = transfer.Received(kept, self._plan.limits.disk_bytes)
+                    await anyio.to_thread.run_sync(received.apply, file, told["gone"])
+            except (PoolRefused, PoolUnavailable, OSError, *_NONSENSE) as error:
+                raise SandboxFailed(f"the container's files cannot be fetched: {error}") from error
+            self._brought = number
+            self._rented.settle()
+            await self.ask("packed", parts=[part[0] for part in told["parts"]])
+
+    async def stop(self) -> None:
+        await self._ending.reach(self._kill)
+
+    async def _kill(self) -> None:
+        is_back = False
+        with anyio.move_on_after(_SECONDS_TO_STOP):
+            try:
+                await self.ask("stop")
+                if self._places:
+                    await self.bring_back()
+                is_back = True
+            except SandboxFailed as failed:
+                _log.warning(
+                    "files are left in a pool: %s", failed.message, extra={"action": "stop"}
+                )
+        for channel in self._channels.values():
+            if isinstance(channel, PoolProcess):
+                channel.stop()
+        self._link.close("the sandbox is stopped")
+        await self.let_go(is_back=is_back)
+
+    async def let_go(self, *, is_back: bool) -> None:
+        """End the container. What it has is lost; `is_back`: nothing that anybody needs."""
+        rented = self._rented
+        try:
+            await rented.pool.end(rented.identifier)
+        except (PoolRefused, PoolUnavailable) as error:
+            # It ends by itself, as nobody comes to its door any more.
+            _log.warning("cannot end a container: %s", error, extra={"action": "stop"})
+        if is_back:
+            await anyio.to_thread.run_sync(rented.forget)
+
+    def close(self) -> None:
+        """Let go of the link of a sandbox that could not be opened."""
+        self._link.close("the sandbox is closed")

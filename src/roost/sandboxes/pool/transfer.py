@@ -1,0 +1,294 @@
+"""Files on their way: a plan's volumes and mounts as an archive, and what was changed in a container put back.
+
+Nothing in an archive that comes from a container is believed: every step is taken from an open directory, no link is
+followed, and there is a limit to how much it may be. All of it blocks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import secrets
+import shutil
+import stat
+import tarfile
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, Final
+
+from roost import disk
+from roost.errors import SandboxFailed
+from roost.ports.sandbox_provider import Mount, Plan
+from roost.ports.tree import Changed, Found
+from roost.sandboxes.paths import open_at
+from roost.sandboxes.tree.local import LocalTree
+
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST: Final = 64 * 1024**3
+_PIECE: Final = 1024 * 1024
+
+
+class Place:
+    """A directory or file of this machine, and what it is called inside."""
+
+    def __init__(self, source: Path, target: str, *, comes_back: bool = False) -> None:
+        self.source = source
+        self.target = target
+        self.is_folder = source.is_dir()
+        self.comes_back = comes_back
+
+
+def places(plan: Plan) -> list[Place]:
+    """What a container is filled with: the volumes first."""
+    made = [Place(plan.workspace.path, "/workspace", comes_back=True)]
+    if plan.home != plan.workspace:
+        made.append(Place(plan.home.path, "/home/sandbox", comes_back=True))
+    taken = {each.source for each in made}
+    # A second name of the workspace is the workspace.
+    mounts: list[Mount] = [each for each in plan.mounts if each.source not in taken]
+    made += [Place(each.source, each.target, comes_back=each.writable) for each in mounts]
+    return [each for each in made if each.source.exists()]
+
+
+def digest(path: Path) -> str:
+    """The sum of a file, which is remembered: programs are large, and many sandboxes get the same."""
+    status = path.stat()
+    return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, size: int, mtime: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def pack(wanted: Sequence[Place], into: IO[bytes]) -> None:
+    """Write an archive of these places: each is a number in it. :raises OSError:"""
+    with (
+        gzip.GzipFile(fileobj=into, mode="wb", compresslevel=1) as packed,
+        tarfile.open(fileobj=packed, mode="w|") as archive,
+    ):
+        for index, place in enumerate(wanted):
+            if place.is_folder:
+                _pack_folder(archive, index, place.source)
+            else:
+                member = tarfile.TarInfo(str(index))
+                with place.source.open("rb") as file:
+                    status = os.fstat(file.fileno())
+                    member.size, member.mode = status.st_size, stat.S_IMODE(status.st_mode)
+                    member.mtime = int(status.st_mtime)
+                    archive.addfile(member, file)
+
+
+def _pack_folder(archive: tarfile.TarFile, index: int, folder: Path) -> None:
+    tree = LocalTree(folder, folder, range(0))
+    for found in tree.walk():
+        if not isinstance(found, Found):
+            continue
+        member = tarfile.TarInfo(f"{index}/{os.fsdecode(found.path)}")
+        member.mode, member.mtime = found.mode, found.mtime / 1e9
+        try:
+            if found.kind == "directory":
+                member.type = tarfile.DIRTYPE
+                archive.addfile(member)
+            elif found.kind == "symlink":
+                member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(tree.link(found))
+                archive.addfile(member)
+            else:
+                content = _Content(tree, found)
+                member.size = found.size
+                archive.addfile(member, content)
+        except Changed:
+            continue  # it is gone, or somebody is writing to it
+
+
+class _Content(io.RawIOBase):
+    """A file of a tree, to be read from its beginning to its end; what it lacks of its size is zeros."""
+
+    def __init__(self, tree: LocalTree, found: Found) -> None:
+        self._parts = tree.read(found)
+        self._held = bytearray()
+        self._first = self._next()
+
+    def _next(self) -> bytes | None:
+        try:
+            part = next(self._parts, None)
+        except Changed:
+            if not hasattr(self, "_first"):
+                raise  # nothing of it is in the archive yet
+            return None
+        return bytes(part) if isinstance(part, int) else part
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._held) < size:
+            part, self._first = self._first or self._next(), None
+            if part is None:
+                self._held += bytes(size - len(self._held))
+                break
+            self._held += part
+        data = bytes(self._held[:size])
+        del self._held[:size]
+        return data
+
+
+class Received:
+    """Puts what was changed in a container into the directories that it was filled from."""
+
+    def __init__(self, directories: Sequence[Path], most: int) -> None:
+        self._directories = directories
+        self._left = min(most or _MOST, _MOST)
+
+    def apply(self, archive: IO[bytes], gone: Sequence[Sequence[Any]]) -> None:
+        """All of an archive; what is `gone` is removed first. :raises SandboxFailed: it cannot be"""
+        try:
+            for index, path in gone:
+                self._remove(self._directories[int(index)], str(path))
+            with tarfile.open(fileobj=archive, mode="r|gz") as members:
+                settled: list[tuple[Path, str, int]] = []
+                for member in members:
+                    number, _, path = member.name.partition("/")
+                    top = self._directories[int(number)]
+                    if path:
+                        self._put(top, path, member, members)
+                    if path and member.isdir():
+                        settled.append((top, path, member.mode))
+                for top, path, mode in reversed(settled):
+                    _settle(top, path, mode)
+        except (tarfile.TarError, zlib.error, EOFError, ValueError, IndexError) as error:
+            raise SandboxFailed(f"the container's files cannot be read: {error}") from error
+        except OSError as error:
+            raise SandboxFailed(f"the container's files cannot be stored: {error}") from error
+
+    def _remove(self, directory: Path, path: str) -> None:
+        folder, name = _split(path)
+        with _Opened(directory, folder) as at:
+            if at is None:
+                return
+            try:
+                if stat.S_ISDIR(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+                    _discard(at, name)
+                else:
+                    os.unlink(name, dir_fd=at)
+            except FileNotFoundError:
+                return
+
+    def _put(
+        self, directory: Path, path: str, member: tarfile.TarInfo, members: tarfile.TarFile
+    ) -> None:
+        folder, name = _split(path)
+        with _Opened(directory, folder, makes=True) as at:
+            assert at is not None
+            if member.isdir():
+                _make(at, name)
+            elif member.issym():
+                _clear(at, name)
+                os.symlink(member.linkname, name, dir_fd=at)
+            elif member.isreg():
+                self._left -= member.size
+                if self._left < 0:
+                    raise SandboxFailed("the container's files are over the limit of the disk")
+                content = members.extractfile(member)
+                assert content is not None
+                _write(at, name, content, member)
+
+
+def _write(at: int, name: str, content: IO[bytes], member: tarfile.TarInfo) -> None:
+    made = f".roost-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(made, flags, 0o600, dir_fd=at)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            shutil.copyfileobj(content, file, _PIECE)
+            file.flush()
+            os.fchmod(descriptor, member.mode & 0o777)
+            os.utime(descriptor, (member.mtime, member.mtime))
+        _clear(at, name, only_folders=True)
+        os.rename(made, name, src_dir_fd=at, dst_dir_fd=at)
+    except BaseException:
+        os.unlink(made, dir_fd=at)
+        raise
+
+
+def _make(at: int, name: str) -> None:
+    try:
+        os.mkdir(name, 0o755, dir_fd=at)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=at)
+            os.mkdir(name, 0o755, dir_fd=at)
+
+
+def _clear(at: int, name: str, *, only_folders: bool = False) -> None:
+    """Make room for something else under this name."""
+    try:
+        status = os.stat(name, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        _discard(at, name)
+    elif not only_folders:
+        os.unlink(name, dir_fd=at)
+
+
+def _discard(at: int, name: str) -> None:
+    """Remove a directory with all that is in it."""
+    disk.remove(Path(f"/proc/self/fd/{at}/{name}"))
+
+
+def _settle(top: Path, path: str, mode: int) -> None:
+    folder, name = _split(path)
+    with _Opened(top, f"{folder}/{name}" if folder else name) as at:
+        if at is not None:
+            os.fchmod(at, mode & 0o777)
+
+
+def _split(path: str) -> tuple[str, str]:
+    """:raises ValueError: it is not a path below a directory"""
+    parts = path.rstrip("/").split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise ValueError(f"not a path: {path[:100]!r}")
+    return "/".join(parts[:-1]), parts[-1]
+
+
+class _Opened:
+    """A directory below another, open while the body runs; None if it is not there, and it `makes` none."""
+
+    def __init__(self, top: Path, path: str, *, makes: bool = False) -> None:
+        self._top = top
+        self._path = path
+        self._makes = makes
+        self._at: int | None = None
+
+    def __enter__(self) -> int | None:
+        at = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in filter(None, self._path.split("/")):
+                inner = self._step(at, name)
+                os.close(at)
+                at = -1
+                if inner is None:
+                    return None
+                at = inner
+        except BaseException:
+            if at >= 0:
+                os.close(at)
+            raise
+        self._at = at
+        return at
+
+    def _step(self, at: int, name: str) -> int | None:
+        try:
+            return open_at(at, name, _DIRECTORY)
+        except OSError:
+            if not self._makes:
+                return None
+        _make(at, name)
+        return open_at(at, name, _DIRECTORY)
+
+    def __exit__(self, *error: object) -> None:
+        if self._at is not None:
+            os.close(self._at)

@@ -1,0 +1,71 @@
+"""Sessions whose sandboxes are containers of a pool: real Claude Code there, its model here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.journeys.chat import SLOW, Chat, bash, close_clients, printed, said, script
+from tests.pool.pool_server import make_pool
+from tests.pool.sandbox_pool import POOL, SECRET
+from tests.pool.stocked import planted
+
+from roost.testing.live import LiveServer
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory, databases: None) -> Iterator[LiveServer]:
+    """One whose containers have Claude Code where a session's sandbox has it, so that it need not be sent."""
+    root = tmp_path_factory.mktemp("pool")
+    environ = {"PYTHONPATH": str(planted(root / "site")), "ROOST_SANDBOX": "stocked"}
+    with LiveServer(root / "data", **environ) as server:
+        make_pool(server, POOL)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, databases: None, pool: LiveServer
+) -> Iterator[LiveServer]:
+    root = tmp_path_factory.mktemp("server")
+    environ = {
+        "ROOST_SANDBOX": "pool",
+        "ROOST_POOL_ENDPOINT": f"{pool.url}/roost/v1/pools/{POOL}",
+        "ROOST_POOL_TOKEN": pool.key,
+        "ROOST_POOL_SECRET": SECRET,
+    }
+    with LiveServer(root / "data", **environ) as server:
+        yield server
+        close_clients()
+
+
+def test_claude_code_works_in_a_container_of_the_pool(server: LiveServer, pool: LiveServer) -> None:
+    chat = Chat(server)
+    seen = chat.turn(
+        script(
+            bash("echo one >note; pwd; echo out >/mnt/session/outputs/out.txt"), {"text": "made"}
+        )
+    )
+    assert printed(seen) == ["/workspace"]
+    assert said(seen) == ["made"]
+    again = chat.turn(script(bash("cat note; env"), {"text": "read"}))
+    (text,) = printed(again)
+    assert text.startswith("one\n")
+    assert pool.key not in text
+
+
+@pytest.mark.chaos
+def test_a_server_killed_in_a_turn_goes_on_in_a_new_container(server: LiveServer) -> None:
+    chat = Chat(server)
+    chat.turn(script(bash("echo one >note"), {"text": "made"}))
+    assert (chat.home / "note").read_text() == "one\n"
+    chat.send(script(SLOW, {"text": "finished"}))
+    chat.wait_for("agent.tool_use", 2)
+    server.kill()
+    server.start()
+    chat.wait_until_idle(300)
+    events = chat.events()
+    assert len({event.id for event in events}) == len(events)
+    assert [event.type for event in events].count("user.message") == 2
+    (text,) = printed(chat.turn(script(bash("cat note"), {"text": "read"})))
+    assert text.strip() == "one"  # as it was when the last turn was over

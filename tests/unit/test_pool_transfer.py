@@ -1,0 +1,131 @@
+"""Files from a container are not believed: they stay in their directory, and within their limit."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from roost.errors import SandboxFailed
+from roost.sandboxes.pool.transfer import Place, Received, pack
+
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def member(name: str, data: bytes = b"", **fields: object) -> Member:
+    made = tarfile.TarInfo(name)
+    made.size = len(data)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made, data
+
+
+def archive(*members: Member) -> io.BytesIO:
+    file = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb") as packed,
+        tarfile.open(fileobj=packed, mode="w|") as made,
+    ):
+        for info, data in members:
+            made.addfile(info, io.BytesIO(data))
+    file.seek(0)
+    return file
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("outside")
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside/file", "a/../../outside/file", "/etc/passwd", ".", "a//b", "a/./b"]
+)
+def test_a_path_that_leads_out_is_refused(home: Path, path: str) -> None:
+    with pytest.raises(SandboxFailed, match="not a path"):
+        Received([home], 0).apply(archive(member(f"0/{path}", b"x")), [])
+    with pytest.raises(SandboxFailed, match="not a path"):
+        Received([home], 0).apply(archive(), [[0, path]])
+    assert (home.parent / "outside" / "file").read_text() == "outside"
+
+
+def test_a_link_that_was_planted_is_not_followed(home: Path) -> None:
+    plant = member("0/link", type=tarfile.SYMTYPE, linkname="../outside")
+    received = Received([home], 0)
+    received.apply(archive(plant, member("0/link/file", b"inside")), [])
+    assert (home / "link" / "file").read_text() == "inside"
+    assert (home.parent / "outside" / "file").read_text() == "outside"
+    (home / "other").symlink_to("../outside")
+    received.apply(archive(), [[0, "other/file"], [0, "missing"]])
+    assert (home.parent / "outside" / "file").read_text() == "outside"
+    received.apply(archive(), [[0, "other"], [0, "link"]])
+    assert list(home.iterdir()) == []
+
+
+def test_something_else_takes_the_place_of_what_was_there(home: Path) -> None:
+    (home / "folder").mkdir()
+    (home / "folder" / "file").write_text("file")
+    (home / "file").write_text("file")
+    folder = member("0/file", type=tarfile.DIRTYPE, mode=0o750)
+    Received([home], 0).apply(
+        archive(member("0/folder", b"new"), folder, member("0/file/in", b"1")), []
+    )
+    assert (home / "folder").read_text() == "new"
+    assert (home / "file").stat().st_mode & 0o777 == 0o750
+    assert (home / "file" / "in").read_text() == "1"
+
+
+def test_only_files_directories_and_links_are_taken_and_no_set_uid(home: Path) -> None:
+    odd = [member(f"0/odd{kind!r}", type=kind) for kind in (tarfile.FIFOTYPE, tarfile.CHRTYPE)]
+    linked = member("0/hard", type=tarfile.LNKTYPE, linkname="/etc/passwd")
+    Received([home], 0).apply(archive(*odd, linked, member("0/suid", b"x", mode=0o4755)), [])
+    assert [path.name for path in home.iterdir()] == ["suid"]
+    assert (home / "suid").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: io.BytesIO(b"not an archive"),
+        lambda file: io.BytesIO(file.getvalue()[:-30]),
+        lambda file: archive(member("7/file", b"x")),
+        lambda file: archive(member("seven/file", b"x")),
+    ],
+)
+def test_what_is_no_archive_is_the_sandbox_s_failure(
+    home: Path, spoil: Callable[[io.BytesIO], io.BytesIO]
+) -> None:
+    with pytest.raises(SandboxFailed):
+        Received([home], 0).apply(spoil(archive(member("0/file", b"x" * 100_000))), [])
+
+
+def test_more_than_the_disk_may_have_is_refused(home: Path) -> None:
+    with pytest.raises(SandboxFailed, match="limit of the disk"):
+        Received([home], 1000).apply(archive(member("0/much", b"x" * 1001)), [])
+    assert list(home.iterdir()) == []
+
+
+def test_an_archive_has_what_is_there_and_follows_nothing(home: Path) -> None:
+    (home / "folder").mkdir()
+    (home / "folder" / "file").write_text("file")
+    (home / "link").symlink_to("../outside")
+    with (home / "holes").open("wb") as sparse:
+        sparse.truncate(3_000_000)
+        sparse.seek(2_000_000)
+        sparse.write(b"end")
+    single = home.parent / "outside" / "file"
+    file = io.BytesIO()
+    pack([Place(home, "/workspace"), Place(single, "/opt/one")], file)
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:gz") as made:
+        assert sorted(made.getnames()) == ["0/folder", "0/folder/file", "0/holes", "0/link", "1"]
+        content = made.extractfile("0/holes")
+        assert content is not None
+        assert content.read() == (home / "holes").read_bytes()
+        assert made.getmember("0/link").linkname == "../outside"
