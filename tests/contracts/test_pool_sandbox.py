@@ -18,7 +18,7 @@ from roost import dynamic_sessions
 from roost.config import Settings
 from roost.dynamic_sessions import CodePool
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox import AwaySandbox
+from roost.ports.away_sandbox import AwaySandbox
 from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, UnixAddress
 from roost.sandboxes.choice import chosen
 from roost.sandboxes.pool import provider

@@ -8,7 +8,7 @@ command. Nothing that comes out of a sandbox is believed: it is bounded, and it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
@@ -85,23 +85,4 @@ class Sandbox(Protocol):
 
     async def stop(self) -> None:
         """Kill everything inside, whatever it does against it, and wait until it is gone."""
-        ...
-
-
-@runtime_checkable
-class AwaySandbox(Protocol):
-    """A sandbox on another machine, whose files are copies of those in the plan's volumes."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether an earlier one of the session was lost, with files that it had changed."""
-        ...
-
-    async def bring_back(self) -> None:
-        """Returns once the plan's volumes have what was changed inside.
-
-        Called when a turn is over, before its files are stored.
-
-        :raises SandboxFailed: that cannot be had, or not be stored
-        """
         ...

@@ -198,7 +198,9 @@ async def assembled(settings: Settings) -> AsyncGenerator[Roost, None]:
         admin_key = await ensure_administrator(keyring, settings)
         secret = await store.share("tokens", token_secret(settings.data))
         deps = _deps(ground, intake, tasks, dispatcher, prestart, keyring, drain, secret, items)
-        gateway = Gateway(deps, fanout, TaskUpdates(tasks, notifier), workforce.sandboxes.stats)
+        gateway = Gateway(
+            deps, fanout, TaskUpdates(tasks, notifier), workforce.sandboxes.running.stats
+        )
         async with anyio.create_task_group() as services:
             await services.start(gateway.run)
             await services.start(deps.services[TaskRuns].run)

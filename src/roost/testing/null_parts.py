@@ -16,6 +16,7 @@ from roost.core.records.timetable import Timetable
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.running import RunningSandboxes
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.sessions.harness_choice import HarnessChoice, KnownHarness
 from roost.core.sessions.lifecycle import Lifecycle, SessionQuota
@@ -66,7 +67,7 @@ class NoSandboxes(Sandboxes):
         self.files = NoFiles()
         self.belongings = NoBelongings(catalog)
         self.packages = NoPackages()
-        self._open = {}
+        self.running = RunningSandboxes()
 
 
 class NoOfferedSandboxes(OfferedSandboxes):

@@ -24,13 +24,13 @@ from roost.core.sandbox.on_demand import Open, on_demand
 from roost.core.sandbox.packages import PackageLayers
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner, SandboxSystem
 from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.running import RunningSandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session, Spec
-from roost.errors import SandboxFailed
 from roost.ports.egress import Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
-from roost.ports.sandbox import AwaySandbox, Sandbox, Stats
+from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
 
@@ -38,7 +38,6 @@ VAULT: Final = "/vault"
 """Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
 
 _OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
-
 
 _Placed = Callable[[SandboxSystem], AbstractAsyncContextManager[Sandbox]]
 
@@ -64,7 +63,7 @@ class Sandboxes:
         self.files = files
         self.belongings = belongings
         self.packages = packages
-        self._open: dict[str, Sandbox] = {}
+        self.running = RunningSandboxes()
         self._opening = anyio.Semaphore(_OPENED_AT_ONCE)
 
     def is_lazy(self, session: Session, harness: Harness) -> bool:
@@ -108,7 +107,8 @@ class Sandboxes:
             is_lazy = self.is_lazy(session, harness)
             context = on_demand(ready, self._opening) if is_lazy else placed(system)
             sandbox = await stack.enter_async_context(context)
-            is_behind = self.files.may_be_behind(session.id) or self._was_lost(session.id)
+            has_lost = self.running.has_lost_files(session.id)
+            is_behind = has_lost or self.files.may_be_behind(session.id)
             yield replace(
                 brief,
                 start=brief.start.behind() if is_behind else brief.start,
@@ -144,14 +144,11 @@ class Sandboxes:
             inputs = replace(inputs, mounts=mounts, system=system)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
             async with self.offered.provider_for(session.spec).open(plan) as bare:
-                self._open[session.id] = bare
                 sandbox = with_ports(bare, plan.endpoints)
-                try:
+                with self.running.having(session.id, bare):
                     for lack in await cloned(sandbox, session.spec.resources):
                         await reports.lacks(lack)
                     yield sandbox
-                finally:
-                    del self._open[session.id]
 
     async def _inputs(
         self, session: Session, harness: Harness, reports: SandboxReports
@@ -167,30 +164,6 @@ class Sandboxes:
     def _vault_of(self, spec: Spec) -> list[Mount]:
         is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
         return [self._volumes.vault_mount(VAULT)] if is_shown else []
-
-    def _was_lost(self, session_id: str) -> bool:
-        """Whether files were lost with an earlier sandbox, which was on another machine."""
-        found = self._open.get(session_id)
-        return isinstance(found, AwaySandbox) and found.is_behind
-
-    async def bring_back(self, session_id: str) -> None:
-        """Have what a session's agent has changed of its files here, if its sandbox is on another machine.
-
-        :raises SandboxFailed: that cannot be had
-        """
-        found = self._open.get(session_id)
-        if isinstance(found, AwaySandbox):
-            await found.bring_back()
-
-    async def stats(self, session_id: str) -> Stats | None:
-        """What a session's sandbox uses now; None if it has none open here."""
-        found = self._open.get(session_id)
-        if found is None:
-            return None
-        try:
-            return await found.stats()
-        except SandboxFailed:
-            return None  # it is going away just now
 
     async def remove(self, session_id: str) -> None:
         """Remove the directory of a session that never was. :raises OSError: it stays"""

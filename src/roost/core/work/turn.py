@@ -50,7 +50,7 @@ class Turns:
         self._log = log
         self._sessions = sessions
         self._notifier = notifier
-        self._sandboxes = sandboxes
+        self._running = sandboxes.running
         self._files = sandboxes.files
         self._belongings = sandboxes.belongings
         self._budgets = budgets
@@ -84,7 +84,7 @@ class Turns:
         end = 0 if stop_reason["type"] == "requires_action" else log.head
         if not end:
             await self._items.say_if_awaited(session, log.say)
-        await self._sandboxes.bring_back(session.id)
+        await self._running.bring_back(session.id)
         self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
         spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)

@@ -61,7 +61,7 @@ class Rented:
 
 
 class PoolSandbox:
-    """`ports.sandbox.Sandbox` and `ports.sandbox.AwaySandbox`. Made and ended by `provider`."""
+    """`ports.sandbox.Sandbox` and `ports.away_sandbox.AwaySandbox`. Made and ended by `provider`."""
 
     has_ports = True
 

@@ -1,0 +1,50 @@
+"""The sandboxes that are open on this node: what they use, and the files of those that are on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from roost.errors import SandboxFailed
+from roost.ports.away_sandbox import AwaySandbox
+from roost.ports.sandbox import Sandbox, Stats
+
+
+class RunningSandboxes:
+    """Each by its session's id, as its provider has opened it."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Sandbox] = {}
+
+    @contextmanager
+    def having(self, session_id: str, sandbox: Sandbox) -> Generator[None, None, None]:
+        """One is open for as long as the context lasts."""
+        self._open[session_id] = sandbox
+        try:
+            yield
+        finally:
+            del self._open[session_id]
+
+    def has_lost_files(self, session_id: str) -> bool:
+        """Whether files were lost with an earlier sandbox, which was on another machine."""
+        found = self._open.get(session_id)
+        return isinstance(found, AwaySandbox) and found.is_behind
+
+    async def bring_back(self, session_id: str) -> None:
+        """Have what a session's agent has changed of its files here, if its sandbox is on another machine.
+
+        :raises SandboxFailed: that cannot be had
+        """
+        found = self._open.get(session_id)
+        if isinstance(found, AwaySandbox):
+            await found.bring_back()
+
+    async def stats(self, session_id: str) -> Stats | None:
+        """What a session's sandbox uses now; None if it has none open here."""
+        found = self._open.get(session_id)
+        if found is None:
+            return None
+        try:
+            return await found.stats()
+        except SandboxFailed:
+            return None  # it is going away just now
