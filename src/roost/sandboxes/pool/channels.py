@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -85,7 +85,7 @@ class Channel:
 class PoolProcess(Channel):
     """`ports.sandbox.Process`. `touch` is called before it is given something to do."""
 
-    def __init__(self, link: Link, number: int, touch: Callable[[], None]) -> None:
+    def __init__(self, link: Link, number: int, touch: Callable[[], Awaitable[None]]) -> None:
         super().__init__(link, number)
         self._touch = touch
         self._tail = bytearray()
@@ -125,7 +125,7 @@ class PoolProcess(Channel):
             raise SandboxFailed(f"the command could not be started: {self._refused}")
 
     async def send(self, data: bytes) -> None:
-        self._touch()
+        await self._touch()
         await self.put(data)
 
     async def close_input(self) -> None:

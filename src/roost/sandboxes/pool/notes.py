@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from roost import disk
 from roost.sandboxes import sandbox_names
-from roost.sandboxes.state import write_whole
 
 
 class Notes:
@@ -19,16 +21,31 @@ class Notes:
 
     def opened(self, identifier: str, name: str) -> bool:
         """Note that a sandbox is open; whether files were lost with the one before. :raises OSError:"""
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(self._directory, 0o700)
         before = self._read(identifier)
         is_lost = before is not None and before.get("is_changed") is not False
         self.write(identifier, name, is_changed=is_lost)
         return is_lost
 
     def write(self, identifier: str, name: str, *, is_changed: bool) -> None:
-        """Note whether it may have files that are nowhere else. :raises OSError:"""
-        text = json.dumps({"name": name, "is_changed": is_changed})
-        write_whole(self._directory / identifier, text)
+        """Note whether it may have files that are nowhere else. It is on disk then, as the log is. :raises OSError:"""
+        path = self._directory / identifier
+        made = self._directory / f".{identifier}.{secrets.token_hex(4)}"
+        try:
+            with made.open("x") as file:
+                json.dump({"name": name, "is_changed": is_changed}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+        disk.sync_folder(self._directory)
+
+    def ended(self, identifier: str) -> None:
+        """It was ended, and what it had is lost: it need not be looked for again. :raises OSError:"""
+        before = self._read(identifier)
+        if before is not None:
+            self.write(identifier, "", is_changed=before.get("is_changed") is not False)
 
     def _read(self, identifier: str) -> dict[str, Any] | None:
         """What is noted; what cannot be read may be anything."""

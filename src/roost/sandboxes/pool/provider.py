@@ -239,6 +239,7 @@ class PoolProvider:
                     await pool.end(identifier)
                 except (PoolRefused, PoolUnavailable) as error:
                     raise SandboxFailed(f"cannot sweep a pool: {error}") from error
+                await anyio.to_thread.run_sync(self._notes.ended, identifier)
 
     @asynccontextmanager
     async def _pool(self, patience: float = 120.0) -> AsyncGenerator[CodePool, None]:

@@ -7,6 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -44,16 +45,22 @@ class Rented:
         self._name = name
         self._is_changed = False
 
-    def touch(self) -> None:
-        """Something in it is about to go on. :raises OSError: that cannot be noted"""
+    async def touch(self) -> None:
+        """Something in it is about to go on. :raises SandboxFailed: that cannot be noted"""
         if not self._is_changed:
-            self._notes.write(self.identifier, self._name, is_changed=True)
-            self._is_changed = True
+            await self._note(is_changed=True)
 
-    def settle(self) -> None:
-        """All its files are back. :raises OSError: that cannot be noted"""
-        self._notes.write(self.identifier, self._name, is_changed=False)
-        self._is_changed = False
+    async def settle(self) -> None:
+        """All its files are back. :raises SandboxFailed: that cannot be noted"""
+        await self._note(is_changed=False)
+
+    async def _note(self, *, is_changed: bool) -> None:
+        write = partial(self._notes.write, self.identifier, self._name, is_changed=is_changed)
+        try:
+            await anyio.to_thread.run_sync(write)
+        except OSError as error:
+            raise SandboxFailed(f"what a container has cannot be noted: {error}") from error
+        self._is_changed = is_changed
 
     def forget(self) -> None:
         """It is closed, and all its files are back."""
@@ -217,7 +224,7 @@ class PoolSandbox:
         ]:
             del self._channels[number]
         number = next(self._numbers)
-        self._rented.touch()
+        await self._rented.touch()
         process = PoolProcess(self._link, number, self._rented.touch)
         self._channels[number] = process
         asked = {"argv": list(argv), "environ": merged, "cwd": cwd}
@@ -263,7 +270,7 @@ class PoolSandbox:
             except (PoolRefused, PoolUnavailable, OSError, *_NONSENSE) as error:
                 raise SandboxFailed(f"the container's files cannot be fetched: {error}") from error
             self._brought = number
-            self._rented.settle()
+            await self._rented.settle()
             await self.ask("packed", parts=[part[0] for part in told["parts"]])
 
     async def stop(self) -> None:
