@@ -493,7 +493,18 @@ async def test_an_item_that_nobody_has_is_stopped_without_a_word(tmp_path: Path)
         await ok(place.worker.post(place.at(second["id"], "ack")))
         stopped = await ok(place.worker.post(place.at(second["id"], "stop"), json={}))
         assert stopped["state"] == "stopped"
-        assert (await place.poll())["id"] not in (item["id"], second["id"])
+        third = await place.poll()
+        assert third["id"] not in (item["id"], second["id"])
+        # Neither need one that sends the heartbeats itself; one that has handed the item on does not end it.
+        await ok(place.worker.post(place.at(third["id"], "ack")))
+        mine = client_of(place.roost.app, token_of(third))
+        beat = await ok(mine.post(place.at(third["id"], "heartbeat"), params=FIRST))
+        asked = await ok(place.worker.post(place.at(third["id"], "stop"), json={}))
+        assert asked["state"] == "stopping"
+        following = {"expected_last_heartbeat": beat["last_heartbeat"]}
+        await ok(place.worker.post(place.at(third["id"], "heartbeat"), params=following))
+        stopped = await ok(place.worker.post(place.at(third["id"], "stop"), json={}))
+        assert stopped["state"] == "stopped"
 
 
 async def test_an_item_goes_with_its_session(tmp_path: Path):

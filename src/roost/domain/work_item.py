@@ -60,8 +60,8 @@ _LEASED: Final = ("starting", "active", "stopping")
 
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """`name` is its session: what it is found by. `wanted` rises when the session has work: whoever is about to stop
-    the item has to look again. `heartbeat` is what the worker echoes, and `repeated` what it was before. `ended_claim`
-    is the last claim that is over, since `ended_at`. If that is the newest one, nobody has the item.
+    the item has to look again. `heartbeat` is what the worker echoes, and `repeated` what it was before. `by_key`:
+    that was sent with the environment's key, and not with the item's token. `ended_claim` is the last claim that is over, since `ended_at`. If that is the newest one, nobody has the item.
     """
 
     name: str
@@ -81,6 +81,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     stopped_at: Micros | None = None
     heartbeat: str | None = None
     repeated: str | None = None
+    by_key: bool = False
     ended_claim: int = 0
     ended_at: Micros = 0
 
@@ -156,7 +157,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
         recent = (self.heartbeat_at or 0) + _REPEATED > now
         return recent and expected == self.repeated
 
-    def beaten(self, heartbeat: str, lease: Micros, now: Micros) -> WorkItem:
+    def beaten(self, heartbeat: str, lease: Micros, now: Micros, *, by_key: bool) -> WorkItem:
         """Its worker is there."""
         return replace(
             self,
@@ -166,6 +167,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
             repeated=self.heartbeat or NO_HEARTBEAT,
             heartbeat=heartbeat,
             lease=lease,
+            by_key=by_key,
         )
 
     def asked_to_stop(self, now: Micros) -> WorkItem:

@@ -236,7 +236,8 @@ class WorkItems:
             if is_others or item.number != parts_of(work_id)[1]:
                 raise HeartbeatMismatch(lease_of(item))
             is_over = session is None or session.state.status is Status.TERMINATED
-            item, extended = _heard(item, expected, asked, is_over=is_over)
+            by = {"by_key": claim is None, "is_over": is_over}
+            item, extended = _heard(item, expected, asked, **by)
             return item
 
         if seconds is not None:  # it may be shorter than the one before
@@ -258,9 +259,9 @@ class WorkItems:
         claim: int | None,
         by_worker: bool,
     ) -> WorkItem:
-        """Ask its worker to stop it; forced: it is stopped. A worker does that when it runs nothing any more, and one
-        that was never heard of has nothing to be asked. If somebody else does, whatever the worker has begun is
-        unknown. Gives the item as it is for who has stopped it.
+        """Ask its worker to stop it; forced: it is stopped. A worker does that when it runs nothing any more; it
+        need not force it, unless somebody else sends the item's heartbeats. If it is not a worker who forces it,
+        whatever the worker has begun is unknown. Gives the item as it is for who has stopped it.
 
         :raises NotFound: :raises Conflict: it is stopped, or another worker has it
         """
@@ -271,8 +272,9 @@ class WorkItems:
             _check_running(item, work_id, claim)
             if by_worker and item.is_taken_away:
                 raise Conflict(f"the lease of {work_id} is over")
-            now, is_silent = _now(), by_worker and item.heartbeat is None
-            if not (force or is_silent or item.state == "queued"):
+            is_own = item.heartbeat is None or (claim is None and item.by_key)
+            now, is_over = _now(), force or (by_worker and is_own)
+            if not (is_over or item.state == "queued"):
                 stopped = item.asked_to_stop(now)
                 return stopped
             stopped = item.stopped(now)
@@ -510,7 +512,7 @@ def _wanted(item: WorkItem, _session: Session | None) -> WorkItem:
 
 
 def _heard(
-    item: WorkItem, expected: str | None, lease: Micros, *, is_over: bool
+    item: WorkItem, expected: str | None, lease: Micros, *, by_key: bool, is_over: bool
 ) -> tuple[WorkItem, bool]:
     """An item after a heartbeat, and whether its worker has it for longer. `is_over`: its session has ended.
 
@@ -522,10 +524,10 @@ def _heard(
     if is_over:
         return item.stopped(now), False
     if item.state == "stopping":
-        return item.beaten(iso(now), item.lease, now), True
+        return item.beaten(iso(now), item.lease, now, by_key=by_key), True
     if not item.accepts(expected, now):
         raise HeartbeatMismatch(lease_of(item))
-    return item.beaten(iso(now), lease, now), True
+    return item.beaten(iso(now), lease, now, by_key=by_key), True
 
 
 def _check_running(item: WorkItem, work_id: str, claim: int | None) -> None:
