@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests.parts import need
 from roost.domain import packages
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxLimits, Volume
-from roost.sandboxes.bubblewrap import BubblewrapProvider
+from roost.sandboxes.bubblewrap import BubblewrapProvider, root
 from roost.sandboxes.bubblewrap.layers import Layers
 from roost.testing.sandbox_contract.kit import shell
 
@@ -232,3 +233,43 @@ def test_of_more_than_are_kept_those_unused_for_longest_go(tmp_path: Path) -> No
         assert {path.name for path in tmp_path.iterdir()} == {
             *("first", "first.lock", "second", "second.lock")
         }
+
+
+async def test_a_root_that_no_server_holds_is_removed_also_of_another_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, home, roots = (
+        provider(data=tmp_path / "data"),
+        tmp_path / "home",
+        tmp_path / "data/roots",
+    )
+    home.mkdir()
+    monkeypatch.setattr("roost.sandboxes.bubblewrap.root._SECONDS_TO_HOLD", -1)
+    async with given.open(using(home, None)) as sandbox:
+        await shell(sandbox, "touch /opt/mine")
+        [mine] = roots.iterdir()
+        left = roots / re.sub(r"roost-\d+", "roost-1", mine.name)  # of another pid namespace
+        left.mkdir()
+        root.sweep(roots)
+        assert [path.name for path in roots.iterdir()] == [mine.name]
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("roost.sandboxes.sandbox_names._namespace", lambda: 1)
+            root.sweep(roots)
+        assert mine.exists()
+    assert list(roots.iterdir()) == []
+
+
+async def test_a_failure_that_passes_does_not_make_roots_read_only_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = provider(data=tmp_path / "data")
+
+    async def fails(*_: object) -> int:
+        raise SandboxFailed("not now")
+
+    with monkeypatch.context() as now:
+        now.setattr(given, "_tried", fails)
+        assert (await given.limits_report())["root"] == "read-only: not now"
+    assert (await given.limits_report())["root"] == "read-only: not now"
+    given._look_again = 0
+    assert (await given.limits_report())["root"] == "writable"

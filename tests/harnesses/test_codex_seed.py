@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.harnesses.codex_session import installed_codex
 
 from roost.harnesses.codex.launch import PINNED, PLAIN_MODELS
@@ -35,11 +37,21 @@ def test_a_program_that_cannot_be_run_leaves_nothing_and_stops_nobody(tmp_path: 
     assert [*(tmp_path / "seeds").iterdir()] == []
 
 
-def test_a_catalog_without_models_is_none(tmp_path: Path):
-    program = tmp_path / "bin" / "codex"
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo '{}'",
+        "echo '{\"models\":[{}]}'",
+        "echo '{\"models\":[{}]}'; : >state.sqlite",
+    ],
+    ids=["no models", "no databases", "an empty database"],
+)
+def test_what_is_not_whole_is_no_seed_and_what_a_kill_has_left_goes(tmp_path: Path, script: str):
+    program, left = tmp_path / "bin" / "codex", tmp_path / "seeds" / "making-1"
     program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho '{}'\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    seed = CodexSeed(PINNED, PLAIN_MODELS, tmp_path / "seeds")
-    seed.make(tmp_path)
+    left.mkdir(parents=True)
+    os.utime(left, (1, 1))
+    CodexSeed(PINNED, PLAIN_MODELS, tmp_path / "seeds").make(tmp_path)
     assert [*(tmp_path / "seeds").iterdir()] == []

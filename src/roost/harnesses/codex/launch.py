@@ -50,6 +50,8 @@ _EFFORTS: Final = {
 # that the agent was told of. In a container its home is a mount point, which itself stays. A seed is one only if the
 # sandbox was given it: an agent could make such a directory, with a catalog by which nobody is asked.
 _START: Final = """
+path=$PATH
+PATH=/usr/bin:/bin:$PATH
 [ -d "$CODEX_HOME" ] && [ ! -L "$CODEX_HOME" ] || rm -rf "$CODEX_HOME"
 for left in "$CODEX_HOME"/* "$CODEX_HOME"/.[!.]* "$CODEX_HOME"/..?* "${TMPDIR:-/tmp}/codex-$1".*; do
     [ "$left" = "$CODEX_HOME/$3" ] || { [ ! -e "$left" ] && [ ! -L "$left" ]; } || rm -rf "$left"
@@ -64,6 +66,7 @@ else
     "$0" debug models --bundled | sed -E "$5" >"$models"
 fi
 shift 5
+PATH=$path
 exec "$0" app-server "$@" -c "sqlite_home=\\"$state\\"" -c "model_catalog_json=\\"$models\\"" \\
     -c "model_providers.roost.base_url=\\"$OPENAI_BASE_URL\\""
 """
@@ -129,7 +132,7 @@ class CodexCommand:
         flags = [part for setting in self._settings() for part in ("-c", setting)]
         skills = SKILLS if self._tools.has_skills else "/nonexistent"
         given = [self._session.id, skills, DIRECTORY, self._seed, PLAIN_MODELS]
-        return ["sh", "-c", _START, self._program, *given, *flags]
+        return ["/bin/sh", "-c", _START, self._program, *given, *flags]
 
     def environ(self) -> dict[str, str]:
         """The variables that Codex needs besides what the sandbox gives to every process."""

@@ -15,17 +15,19 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from roost.disk import make_folder, sync_folder
+from roost.disk import make_folder, remove, sync_folder
 
 CATALOG: Final = "models.json"
 _log = logging.getLogger(__name__)
 _WITHIN: Final = 60.0  # seconds
+_MAKING: Final = "making-"
 _HELLO: Final = (
     b'{"id":1,"method":"initialize","params":{"clientInfo":{"name":"roost","version":"1"}}}\n'
 )
@@ -58,11 +60,18 @@ class CodexSeed:
         self._tried = True
         try:
             make_folder(self.path.parent)
-            with tempfile.TemporaryDirectory(dir=self.path.parent) as home:
+            self._sweep()
+            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=_MAKING) as home:
                 self._run(program, Path(home))
                 self._take(Path(home))
         except (OSError, subprocess.SubprocessError, sqlite3.Error, ValueError) as error:
             _log.warning("no seed for Codex: %s", error)
+
+    def _sweep(self) -> None:
+        """What was killed while it was made; another server may be making one now."""
+        for left in self.path.parent.glob(f"{_MAKING}*"):
+            if left.stat().st_mtime < time.time() - 2 * _WITHIN:
+                remove(left)
 
     def _run(self, program: Path, home: Path) -> None:
         subprocess.run(
@@ -83,6 +92,10 @@ class CodexSeed:
         for path in databases:  # which it may have left before it wrote all of them down
             with closing(sqlite3.connect(path)) as database:
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                if database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
+                    raise ValueError(f"its {path.name} is empty")
+        if not databases:
+            raise ValueError("it makes no databases")
         made = home / "seed"
         made.mkdir()
         for path in [home / CATALOG, *databases]:

@@ -30,7 +30,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox_provider import Plan, SandboxLimits
 from roost.sandboxes.bubblewrap import recipe
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
-from roost.sandboxes.bubblewrap.root import CommandRoot, Root
+from roost.sandboxes.bubblewrap.root import CommandRoot, Root, WritableRoot
 from roost.sandboxes.bubblewrap.stage import MountStage
 from roost.sandboxes.bubblewrap.tools import Tools
 from roost.sandboxes.cgroups import Group
@@ -146,6 +146,8 @@ class Launcher:
         self._arguments = recipe.arguments(plan, etc, stage.shown, builds=self._builds)
         if self.root is not None:
             self.root.prepare(who)
+            if isinstance(self.root, WritableRoot):
+                self.held.callback(os.close, self.root.hold())
             self._root = stage.shown(self.root.directory)
             below = self.root.below().items()
             self._below = {part: [*map(stage.shown, layers)] for part, layers in below}

@@ -11,8 +11,10 @@ among them: what an agent installs with pip goes to its home, and stays with the
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,8 @@ ROOMS: Final = ("/opt", "/var")
 """What is empty and writable besides the overlay."""
 
 _SYSTEM: Final = Path("/usr")
+_SECONDS_TO_HOLD: Final = 60.0
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEEPER: Final = (
     "lib/node_modules",
     "local/lib/node_modules",
@@ -69,6 +73,14 @@ class WritableRoot:
         for name in ("usr", *(f"usr/{name}" for name in writable_directories())):
             self._make(self.directory / name)
         self._own(self.directory)
+
+    def hold(self) -> int:
+        """A descriptor to be closed with the sandbox. As long as it is open, no server takes the directory for one that
+        was left behind: of servers in other containers that cannot be seen by their pids.
+        """
+        descriptor = os.open(self.directory, _DIRECTORY)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        return descriptor
 
     def command(self) -> Path:
         """Room for one more command."""
@@ -153,5 +165,21 @@ def sweep(roots: Path) -> None:
     """Remove what the sandboxes of dead servers have left. Blocks."""
     for left in roots.iterdir() if roots.is_dir() else ():
         name = sandbox_names.read(left.name)
-        if name is not None and name.orphaned:
+        if name is not None and (name.orphaned or _is_held_by_nobody(left)):
             remove(left)
+
+
+def _is_held_by_nobody(directory: Path) -> bool:
+    try:
+        if time.time() < directory.stat().st_mtime + _SECONDS_TO_HOLD:
+            return False  # it was made just now, and will be
+        descriptor = os.open(directory, _DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
