@@ -146,6 +146,14 @@ class TestClaudeAgentAcp(AcpContract):
         step = {"text": "I would rather not.", "stop_reason": "refusal"}
         assert await runner.run(runner.say(script(step, step))) == {"type": "refusal"}
 
+    async def test_an_answer_that_breaks_off_is_not_logged(self, harness: Harness) -> None:
+        """Claude Code asks again, and the protocol does not tell half an answer from a whole one."""
+        runner = InMemoryRunner(harness)
+        rest = await runner.run(runner.say(script({"text": "one two three four", "cut": 2})))
+        assert rest == {"type": "retries_exhausted"}
+        assert runner.troubles() == ["exhausted"]
+        assert set(runner.texts()) <= {"one two "}, "what the agent says of it is not logged"
+
 
 @only_quick(
     "test_every_ability_it_declares_is_proved",

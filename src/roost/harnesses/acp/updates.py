@@ -1,7 +1,8 @@
 """From what an agent says to what the log is told; and what it replays of a session, as one can compare it.
 
 Pure: no process, no clock. Text is an event when something else follows it, or when the prompt is answered: the
-protocol sends it in chunks and never says that it is complete. So an answer that broke off is not logged.
+protocol sends it in chunks and never says that it is complete. So an answer that broke off is not logged, unless
+the agent asks for it again by itself: then another message follows, as it would a whole one.
 
 The protocol does not tell of model requests either, so their spans are inferred: one from a prompt to the calls
 that follow it, the next from the results of those to the calls after them. What a prompt has used is known when
