@@ -141,7 +141,7 @@ async def test_of_two_builds_at_once_one_builds_and_the_other_waits_for_it(tmp_p
     assert sorted(seen) == [False, True]
 
 
-async def test_a_build_that_fails_fills_its_disk_or_is_killed_leaves_no_layer(
+async def test_a_build_that_fails_fills_its_disk_forks_or_is_killed_leaves_no_layer(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "data"
@@ -150,10 +150,18 @@ async def test_a_build_that_fails_fills_its_disk_or_is_killed_leaves_no_layer(
     with pytest.raises(ValueError, match="as told"):
         async with given.building(WANTED, plan_in()):
             raise ValueError("as told")
-    small = SandboxLimits(disk_bytes=100 * 1024**2)
+    small = SandboxLimits(disk_bytes=100 * 1024**2, processes=64)
     fill = "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero >/usr/local/f$i; done"
     with pytest.raises(SandboxFailed, match="disk"):
         await built(given, fill, limits=small)
+    with pytest.raises(ValueError, match="held"):
+        async with given.building(WANTED, plan_in(small)) as sandbox:
+            assert sandbox is not None
+            process = await sandbox.spawn(["sh", "-c", "echo begun; b() { b | b & }; b; sleep 600"])
+            assert await process.receive() == b"begun\n"
+            with anyio.move_on_after(1):
+                await process.wait()
+            raise ValueError("held")
     assert [path.name for path in (data / "layers").iterdir()] == []
     command = [sys.executable, "-c", _KILLED, str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: ASYNC220
