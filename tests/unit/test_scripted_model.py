@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -115,6 +116,23 @@ async def test_the_newest_script_counts_and_notes_to_the_model_do_not(
         ],
     )
     assert said(answer) == "new"
+
+
+async def test_a_script_in_a_call_that_is_told_of_is_not_played(
+    client: anthropic.AsyncAnthropic,
+) -> None:
+    inner = 'SCRIPT[{"text": "inner"}]'
+    outer = json.dumps([{"tool": "Agent", "input": {"prompt": inner}}, {"text": "outer"}])
+    told = f"You called Agent {json.dumps({'prompt': inner})}"
+    answer = await client.messages.create(
+        **BODY,
+        messages=[
+            {"role": "user", "content": f"SCRIPT{outer}"},
+            {"role": "assistant", "content": "…"},
+            {"role": "user", "content": told},
+        ],
+    )
+    assert said(answer) == "outer"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ Seconds = Annotated[float, Meta(ge=0, le=3600)]
 _HeaderValue = Annotated[str, Meta(pattern=r"\A[\x20-\x7e]*\Z")]
 _HeaderName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9-]+\Z")]
 
-_MARK = "SCRIPT["
+_MARK = re.compile(r'SCRIPT\[(?!\s*\{\s*\\")')
+"""Where a script begins. One that is quoted in JSON, as part of a call that somebody tells of, is not to be played."""
 _ASIDES = ("<system-reminder>", "<environment_context>")
 """How agents' own notes to the model are told from what people say."""
 _EXAMPLE = 'A script looks like this: SCRIPT[{"text": "Hello."}]'
@@ -102,9 +103,8 @@ def pieces(text: str) -> list[str]:
 def _script_in(turn: SpokenTurn) -> str | None:
     if turn.role == "user":
         for text in reversed(turn.texts):
-            _, mark, rest = text.partition(_MARK)
-            if mark:
-                return f"[{rest}"
+            if mark := _MARK.search(text):
+                return f"[{text[mark.end() :]}"
     return None
 
 
