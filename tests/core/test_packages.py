@@ -293,6 +293,79 @@ async def test_a_tenant_that_asks_for_many_leaves_a_turn_to_others(tmp_path: Pat
         assert len(provider.builds) == 4
 
 
+class PerNetwork(PerPackage):
+    """Its layers stay. Packages called `long…` take until they may end; under limited networking all fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers: set[str] = set()
+        self.egress = FakeEgress()
+
+    async def layer_of(
+        self, packages: Mapping[str, Any], image: str | None = None
+    ) -> tuple[str, bool]:
+        return packages["pip"][0], packages["pip"][0] in self.layers
+
+    @asynccontextmanager
+    async def building(
+        self, packages: Mapping[str, Any], plan: PlanBuild, image: str | None = None
+    ) -> AsyncGenerator[BuildSandbox | None, None]:
+        name = packages["pip"][0]
+        if name in self.layers:
+            yield None
+            return
+        self.builds.append(plan(name, LocalVolume(Path("/build"))))
+        may_end = self.may_end
+        if not name.startswith("long"):
+            may_end = anyio.Event()
+            may_end.set()
+        code = int(self.egress.grants[-1].networking.kind == "limited")
+        yield BuildSandbox(Installing("begun\n", code, may_end))
+        self.layers.add(name)
+
+
+def limited(environment: dict[str, Any]) -> dict[str, Any]:
+    networking = {"type": "limited", "allow_package_managers": True}
+    return {**environment, "config": {**environment["config"], "networking": networking}}
+
+
+async def test_who_waits_or_fails_keeps_no_other_tenant_and_no_other_network_from_a_layer(
+    tmp_path: Path,
+):
+    async def say(draft: Draft) -> None:
+        pass
+
+    provider, free = PerNetwork(), of_pip("same")
+    async with layers_of(provider, tmp_path) as layers:
+        layers._egress = provider.egress
+        await layers.build_ahead("one", of_pip("long"))
+        await until(lambda: len(provider.builds) == 1)
+        await layers.build_ahead("one", free)  # behind the other one, in the queue of its tenant
+        with anyio.fail_after(60):
+            assert await layers._ready("two", free, provider, say, _nothing) == "same"  # type: ignore[arg-type]
+        provider.may_end.set()
+        await until(lambda: layers._builds == {})
+        provider.layers.clear()
+        for tenant in ("one", "two"):
+            with pytest.raises(PackagesFailed, match="pip could not install same"):
+                await layers._ready(tenant, limited(free), provider, say, _nothing)  # type: ignore[arg-type]
+        assert await layers._ready("one", free, provider, say, _nothing) == "same"  # type: ignore[arg-type]
+
+
+async def test_two_tenants_that_want_one_layer_have_one_build_and_one_of_the_node_s_turns(
+    tmp_path: Path,
+):
+    provider = PerNetwork()
+    async with layers_of(provider, tmp_path) as layers:
+        layers._egress = provider.egress
+        for tenant, package in (("one", "long-a"), ("two", "long-a"), ("three", "long-b")):
+            await layers.build_ahead(tenant, of_pip(package))
+        await until(lambda: len(provider.builds) == 2)
+        provider.may_end.set()
+        await until(lambda: layers._builds == {})
+    assert [plan.session_id for plan in provider.builds] == ["layer-long-a", "layer-long-b"]
+
+
 async def until(is_so: Callable[[], bool]) -> None:
     with anyio.fail_after(60):
         while not is_so():  # noqa: ASYNC110 - nobody notifies of it

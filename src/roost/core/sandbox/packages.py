@@ -1,7 +1,8 @@
 """Packages of environments: installed once on this node, before the first agent that has them starts.
 
 Each build is a task of the node, so that it goes on when the session that asked for it is interrupted, and is
-there for all that wait for it. Nothing of it is in a session's log but what is said to those who wait. A build that is
+there for all of its tenant that wait for it. What another tenant builds, or is built with another network, is another
+build: nobody waits in its queue, nor has its failure. Nothing of it is in a session's log but what is said to those who wait. A build that is
 killed leaves nothing that counts: the session is claimed again, and asks for the same layer, which is built anew.
 """
 
@@ -12,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -65,10 +66,19 @@ class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     least_free: int = 0
 
 
-class _Build:
-    """One layer that is being built; `steps` are what was begun so far."""
+class _Wanted(NamedTuple):
+    """What a build is for: a layer, as one tenant can have it through one kind of network."""
 
-    def __init__(self) -> None:
+    tenant: str
+    networking: bytes
+    layer: str
+
+
+class _Build:
+    """One layer that is being built; `steps` are what was begun so far. One at a time has a layer's `turn`."""
+
+    def __init__(self, turn: anyio.Lock) -> None:
+        self.turn = turn
         self.steps: list[InstallStep] = []
         self.failure: PackagesFailed | None = None
         self.ended: float | None = None
@@ -119,7 +129,7 @@ class PackageLayers:
         self._planner = planner
         self._egress = egress
         self._policy = policy
-        self._builds: dict[str, _Build] = {}
+        self._builds: dict[_Wanted, _Build] = {}
         self._tasks: TaskGroup | None = None
         self._turns = anyio.Semaphore(_AT_ONCE)
         self._tenants: defaultdict[str, anyio.Semaphore] = defaultdict(lambda: anyio.Semaphore(1))
@@ -133,8 +143,8 @@ class PackageLayers:
 
     async def _collect(self) -> None:
         """Remove what nobody uses; also what failed so long ago that it may be tried again."""
-        for layer in [layer for layer, build in self._builds.items() if _is_over(build)]:
-            del self._builds[layer]
+        for wanted in [wanted for wanted, build in self._builds.items() if _is_over(build)]:
+            del self._builds[wanted]
         if isinstance(self._provider, PackageProvider):
             try:
                 await self._provider.collect(self._policy.days, self._policy.most)
@@ -249,14 +259,16 @@ class PackageLayers:
         """The layer's name, and its build unless it is there."""
         if not isinstance(self._provider, PackageProvider) or self._tasks is None:
             raise PackagesFailed(f"packages are not installed in {self._provider.name} sandboxes")
-        wanted = environment["config"]["packages"]
-        layer, is_there = await self._provider.layer_of(wanted, image_of(environment))
+        config = environment["config"]
+        layer, is_there = await self._provider.layer_of(config["packages"], image_of(environment))
+        wanted = _Wanted(tenant, msgspec.json.encode(networking_of(config)), layer)
         if is_there:
-            self._builds.pop(layer, None)
+            self._builds.pop(wanted, None)
             return layer, None
-        build = self._builds.get(layer)
+        build = self._builds.get(wanted)
         if build is None or _is_over(build):
-            build = self._builds[layer] = _Build()
+            turns = (each.turn for known, each in self._builds.items() if known.layer == layer)
+            build = self._builds[wanted] = _Build(next(turns, None) or anyio.Lock())
             self._tasks.start_soon(self._built, self._provider, layer, tenant, environment, build)
         return layer, build
 
@@ -271,8 +283,9 @@ class PackageLayers:
         failure: PackagesFailed | None = PackagesFailed("the server is stopping")
         wanted = _wanted(environment)
         try:
-            # One at a time for each tenant: however many it asks for, others have a turn.
-            async with self._tenants[tenant], self._turns:
+            # One at a time for each tenant: however many it asks for, others have a turn. Whoever waits for the
+            # same layer has none of the node's turns meanwhile.
+            async with self._tenants[tenant], build.turn, self._turns:
                 await self._check_disk()
                 with anyio.fail_after(self._policy.seconds):
                     await self._install(provider, layer, environment, build)
