@@ -11,10 +11,17 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-from tests.core.node import TENANT
+from tests.core.node import TENANT, message, node, texts, use_parts
 from tests.core.test_planner import session
 from tests.core.test_planner import session as planned_session
-from tests.core.test_sandboxes import FakeEgress, FakeProvider, FakeSandbox
+from tests.core.test_prestart import FixedNetworking
+from tests.core.test_sandboxes import (
+    FakeEgress,
+    FakeProvider,
+    FakeSandbox,
+    SandboxedHarness,
+    sandboxes,
+)
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.belongings import SessionBelongings
@@ -28,6 +35,7 @@ from roost.errors import FieldNotServed, PackagesFailed, SandboxUnavailable
 from roost.ports.packages import PlanBuild
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.volumes import VaultVolumes
+from roost.testing.null_parts import runner_parts
 
 CONFIG = {
     "type": "cloud",
@@ -235,6 +243,17 @@ async def test_a_session_goes_on_without_its_packages_only_if_its_environment_sa
 
 class OfferingImages(BuildingProvider):
     images = ("node", "rust")
+    has_image = True
+
+    async def check_image(self, name: str) -> None:
+        if not self.has_image:
+            raise SandboxUnavailable(f"the engine has no image {name!r}", hint="Pull it.")
+
+    @asynccontextmanager
+    async def open(self, plan: Plan) -> AsyncGenerator[FakeSandbox, None]:
+        await self.check_image(str(plan.image))
+        async with super().open(plan) as sandbox:
+            yield sandbox
 
 
 async def test_a_session_has_its_environment_s_image_with_the_packages_or_waits(tmp_path: Path):
@@ -257,6 +276,34 @@ async def test_a_session_has_its_environment_s_image_with_the_packages_or_waits(
                 await layers.of(session, unable, say)  # type: ignore[arg-type]
         layers._belongings = OneEnvironment({"metadata": {"roost.image": "node"}})
         assert await layers.of(session, provider, say) == SandboxSystem("node")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", ["of the engine's", "of the operator's"])
+async def test_a_session_goes_on_by_itself_once_its_environment_s_image_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+):
+    monkeypatch.setattr("roost.core.work.prerequisites._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.01,))
+    environment, provider = OneEnvironment({"metadata": {"roost.image": "rust"}}), OfferingImages()
+    if missing == "of the engine's":
+        provider.has_image = False
+    else:
+        provider.images = ("node",)
+    async with node(tmp_path) as roost, layers_of(provider, tmp_path, environment) as layers:
+        reach = FixedNetworking(roost.store.catalog)
+        opens = sandboxes(tmp_path / "vault", provider, FakeEgress(), roost, belongings=reach)
+        opens.packages = layers
+        harnesses = {"in-sandbox": SandboxedHarness(roost.harnesses["scripted"])}
+        use_parts(roost, runner_parts(roost.store, roost.notifier, harnesses, sandboxes=opens))
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
+        await roost.until(session, "session.status_rescheduled")
+        await anyio.sleep(0.2)  # it looks again, and does not give up
+        provider.has_image, provider.images = True, ("node", "rust")
+        entries = await roost.until(session, "session.status_idle")
+    (error,) = [entry.fields["error"] for entry in entries if entry.type == "session.error"]
+    assert re.search(r"no image 'rust'.*(Pull it|The session waits)", error["message"])
+    assert len(texts(entries)) == 1
+    assert [plan.image for plan in provider.plans] == ["rust"]
 
 
 def of_pip(package: str) -> dict[str, Any]:

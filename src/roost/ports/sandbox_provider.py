@@ -197,3 +197,7 @@ class ImageProvider(Protocol):
     def images(self) -> Collection[str]:
         """The operator's names for them."""
         ...
+
+    async def check_image(self, name: str) -> None:
+        """See whether a sandbox can have the one of that name now. :raises SandboxUnavailable: it cannot"""
+        ...

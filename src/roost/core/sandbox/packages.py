@@ -197,11 +197,13 @@ class PackageLayers:
         `waits` is called before they are waited for, and `say` is told what is being installed meanwhile.
 
         :raises PackagesFailed: they cannot be, and the session is not to go on without them
-        :raises SandboxUnavailable: these sandboxes do not have its environment's image
+        :raises SandboxUnavailable: these sandboxes do not have its environment's image, or not now
         :raises SandboxFailed: nothing can be installed now
         """
         environment = await self._belongings.environment(session)
         image = _offered_image(environment, provider)
+        if image is not None and isinstance(provider, ImageProvider):
+            await provider.check_image(image)
         try:
             layer = await self._ready(session.tenant, environment, provider, say, waits)
         except PackagesFailed as failed:

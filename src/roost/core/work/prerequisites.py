@@ -20,6 +20,7 @@ from roost.ports.harness import Trouble
 from roost.ports.notifier import Notifier
 
 _LOOK_AGAIN: Final = 5.0  # seconds between two tries to have a sandbox
+_TOLD: Final = 5  # reasons, of one wait: an engine may have a new one each time
 
 
 class Prerequisites:
@@ -37,23 +38,19 @@ class Prerequisites:
         :raises PackagesFailed: its environment's packages cannot be installed
         :raises SandboxFailed: nothing can be installed now
         """
-        await self._sandbox(session, log)
-        return await self._packages(session, say)
-
-    async def _sandbox(self, session: Session, log: LeasedLog) -> None:
-        """Wait until it can be had: nothing else will do, because a session keeps the trust level and the
-        kind of sandbox it was given.
-        """
-        said = False
+        said: set[str] = set()
         with self._notifier.subscribe(inbox(session.id)) as subscription:
             while True:
                 try:
-                    return await self._sandboxes.offered.check(session.spec)
+                    # Nothing else will do: a session keeps the trust level and the kind of sandbox it was given, and
+                    # works in no other system than its environment's.
+                    await self._sandboxes.offered.check(session.spec)
+                    return await self._packages(session, say)
                 except SandboxUnavailable as missing:
-                    if not said:
-                        text = f"{missing.message}. {missing.hint or ''}".strip()
+                    text = f"{missing.message}. {missing.hint or ''}".strip()
+                    if text not in said and len(said) < _TOLD:
+                        said.add(text)
                         await log.fail(Trouble(missing.code, text, "retrying"))
-                    said = True
                     self._limit.end(session.id)  # others need not wait with it
                 await subscription.until_notified(_LOOK_AGAIN)
 

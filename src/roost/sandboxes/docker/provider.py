@@ -183,6 +183,9 @@ class DockerProvider:
             if found["State"] != "running" and time.time() - found["Created"] > _SECONDS_TO_START:
                 await self._engine.remove(found["Id"])
 
+    async def check_image(self, name: str) -> None:
+        await self._base(name)
+
     @asynccontextmanager
     async def open(self, plan: Plan) -> AsyncGenerator[Sandbox, None]:
         image = await self._system(plan)
