@@ -10,7 +10,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -37,17 +37,28 @@ class LayerDirectory:
         os.utime(lock)
 
     @asynccontextmanager
-    async def alone(self, name: str) -> AsyncGenerator[None, None]:
-        """Wait until nobody else builds or uses it. :raises SandboxUnavailable: there can be no layer here"""
+    async def alone(
+        self, name: str, is_there: Callable[[], Awaitable[bool]]
+    ) -> AsyncGenerator[bool, None]:
+        """Wait until the layer is there, or until nobody else builds it; says whether it is there. One that is may be in
+        use for days, and so is its lock.
+
+        :raises SandboxUnavailable: there can be no layer here
+        """
+        found = False
         with ExitStack() as held:
             try:
                 # The other server's end is not told to us.
-                while not await anyio.to_thread.run_sync(self.try_lock, name, held):  # noqa: ASYNC110
+                while not await anyio.to_thread.run_sync(self.try_lock, name, held):
+                    if found := await is_there():
+                        break
                     await anyio.sleep(_LOOK_SECONDS)
+                else:
+                    found = await is_there()
             except OSError as error:
                 raise SandboxUnavailable(f"cannot make a layer: {error}") from error
             try:
-                yield
+                yield found
             except BaseException:
                 self.forget(name)  # what fails is not counted among those that are there
                 raise

@@ -137,11 +137,15 @@ class BubblewrapProvider:
         ground = await self._prepare_ground()
         layers = self._layers(ground)
         layer = await anyio.to_thread.run_sync(layers.name_of, packages)
-        async with layers.alone(layer):
+
+        async def is_there() -> bool:
+            return await anyio.to_thread.run_sync(layers.find, layer) is not None
+
+        async with layers.alone(layer, is_there) as found:
+            if found:
+                yield None
+                return
             try:
-                if await anyio.to_thread.run_sync(layers.find, layer) is not None:
-                    yield None
-                    return
                 new = await anyio.to_thread.run_sync(layers.begin, layer, packages)
             except OSError as error:
                 raise _cannot_be_made(error) from error

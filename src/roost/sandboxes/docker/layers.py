@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,8 +78,10 @@ class ImageLayers:
     @asynccontextmanager
     async def begun(self, name: str) -> AsyncGenerator[Path | None, None]:
         """Room for what the build of a layer does not keep. Nobody else builds it meanwhile; None: it is there."""
-        async with self._locks.alone(name):
-            if await self._engine.has_image(image_of(name)):
+        async with self._locks.alone(
+            name, partial(self._engine.has_image, image_of(name))
+        ) as is_there:
+            if is_there:
                 yield None
                 return
             new = await anyio.to_thread.run_sync(self._locks.new, name)

@@ -1,0 +1,40 @@
+"""Locks of layers: who waits for one, and which are counted among those that are there."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import anyio
+import pytest
+
+from roost.sandboxes.layer_directory import LayerDirectory
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_nobody_waits_for_the_lock_of_a_layer_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.sandboxes.layer_directory._LOOK_SECONDS", 0.01)
+    locks, looked, is_whole = LayerDirectory(tmp_path), anyio.Event(), False
+
+    async def is_there() -> bool:
+        looked.set()
+        return is_whole
+
+    async def build() -> None:
+        with anyio.fail_after(60):
+            async with locks.alone("layer", is_there) as found:
+                assert found
+
+    with locks.locked("layer", fcntl.LOCK_SH):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(build)
+            await looked.wait()
+            is_whole = True
+    async with locks.alone("layer", is_there) as found:
+        assert found, "it was built while somebody waited for its lock"
