@@ -40,6 +40,7 @@ from roost.sandboxes.state import default_state, write_whole
 _SECONDS_TO_START: Final = 120
 _IMAGE_HINT: Final = "Build it with `roost image build`, or set ROOST_DOCKER_IMAGE to one it has."
 _OTHER_HINT: Final = "Pull it into the engine, or set ROOST_DOCKER_IMAGES to one it has."
+_CERTIFICATES_KEPT: Final = 8  # about 200 KB each
 _MISSING: Final = "missing:"
 _NOT_COUNTED: Final = "the engine keeps containers where their disk usage cannot be counted"
 
@@ -77,8 +78,8 @@ class DockerProvider:
         self._open: OpenSandboxes[DockerSandbox] = OpenSandboxes()
         self._checked = False
         self._writable = True
-        self._certificates: dict[str, bytes | None] = {}  # of images, by their ids
-        self._managers: dict[str, list[str]] = {}  # likewise
+        self._certificates: dict[str, bytes | None] = {}  # by images' ids, used last at the end
+        self._managers: dict[str, list[str]] = {}  # of images that operators name, by their ids
 
     @property
     def name(self) -> str:
@@ -311,9 +312,13 @@ class DockerProvider:
         if plan.certificates is None or plan.authority is None:
             return
         now = await self._engine.image_id(image)
-        if now not in self._certificates:
-            self._certificates[now] = await self._engine.image_file(now, SYSTEM_CERTIFICATES)
-        own = self._certificates[now]
+        if now in self._certificates:
+            own = self._certificates.pop(now)
+        else:
+            own = await self._engine.image_file(now, SYSTEM_CERTIFICATES)
+        self._certificates[now] = own
+        if len(self._certificates) > _CERTIFICATES_KEPT:  # each layer is an image
+            del self._certificates[next(iter(self._certificates))]
         if own is not None:
             session = await anyio.Path(plan.authority).read_bytes()
             await anyio.Path(plan.certificates).write_bytes(own.rstrip() + b"\n" + session)

@@ -1,0 +1,48 @@
+"""What a provider of containers knows of its engine, which is not needed here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roost.ports.sandbox_provider import LocalVolume, Plan
+from roost.sandboxes.docker import DockerProvider
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> DockerProvider:
+    return DockerProvider(socket=tmp_path / "none", image="usual", data=tmp_path)
+
+
+async def test_only_certificates_of_images_that_were_used_lately_are_kept(
+    given: DockerProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looked: list[str] = []
+
+    async def image_id(name: str) -> str:
+        return f"id-{name}"
+
+    async def image_file(image: str, paths: Any) -> bytes:
+        looked.append(image)
+        return f"of {image}\n".encode()
+
+    monkeypatch.setattr(given._engine, "image_id", image_id)
+    monkeypatch.setattr(given._engine, "image_file", image_file)
+    (tmp_path / "authority").write_text("the session's\n")
+    home, trusted = LocalVolume(tmp_path), tmp_path / "trusted"
+    shown: dict[str, Any] = {"certificates": trusted, "authority": tmp_path / "authority"}
+    plan = Plan(session_id="s", generation=1, home=home, workspace=home, **shown)
+    for number in range(40):
+        for image in ("usual", f"layer-{number}"):
+            await given._trust_image(plan, image)
+            assert trusted.read_text() == f"of id-{image}\nthe session's\n"
+    assert looked.count("id-usual") == 1
+    assert len(looked) == 41
+    assert len(given._certificates) == 8
