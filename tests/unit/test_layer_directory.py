@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import anyio
@@ -14,6 +15,23 @@ from roost.sandboxes.layer_directory import LayerDirectory
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def test_a_layer_that_is_removed_while_it_is_noted_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    locks, touch = LayerDirectory(tmp_path), Path.touch
+
+    def touched(path: Path, mode: int) -> None:
+        touch(path, mode)
+        locks.forget(path.stem)
+
+    locks.touch("layer")
+    os.utime(tmp_path / "layer.lock", (1, 1))
+    locks.touch("layer")
+    assert locks.unused(1, 9) == []
+    monkeypatch.setattr(Path, "touch", touched)
+    locks.touch("layer")
 
 
 async def test_nobody_waits_for_the_lock_of_a_layer_that_is_there(

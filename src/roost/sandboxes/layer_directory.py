@@ -32,9 +32,7 @@ class LayerDirectory:
     def touch(self, name: str) -> None:
         """Note that it is used. :raises OSError:"""
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        lock = self._lock(name)
-        lock.touch(mode=0o600)
-        os.utime(lock)
+        self._lock(name).touch(mode=0o600)
 
     @asynccontextmanager
     async def alone(
