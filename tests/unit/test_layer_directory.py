@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from roost.errors import SandboxUnavailable
 from roost.sandboxes.layer_directory import LayerDirectory
 
 
@@ -56,3 +57,27 @@ async def test_nobody_waits_for_the_lock_of_a_layer_that_is_there(
             is_whole = True
     async with locks.alone("layer", is_there) as found:
         assert found, "it was built while somebody waited for its lock"
+
+
+@pytest.mark.parametrize("left", ["nothing", "the layer", "nobody knows"])
+async def test_what_a_failed_build_has_left_is_collected(tmp_path: Path, left: str):
+    """An engine may have made the image though its answer did not come."""
+    locks, is_over = LayerDirectory(tmp_path), False
+
+    async def is_there() -> bool:
+        if is_over and left == "nobody knows":
+            raise SandboxUnavailable("no answer")
+        return is_over and left == "the layer"
+
+    async def build() -> None:
+        nonlocal is_over
+        async with locks.alone("layer", is_there) as found:
+            assert not found
+            is_over = True
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    with anyio.CancelScope() as scope:
+        await build()
+    assert scope.cancelled_caught
+    assert locks.unused(-1, 9) == ([] if left == "nothing" else ["layer"])

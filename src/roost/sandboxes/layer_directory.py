@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -58,8 +58,17 @@ class LayerDirectory:
             try:
                 yield found
             except BaseException:
-                self.forget(name)  # what fails is not counted among those that are there
+                if not found:
+                    await self._forget_unless(is_there, name)
                 raise
+
+    async def _forget_unless(self, is_there: Callable[[], Awaitable[bool]], name: str) -> None:
+        """What failed is not counted any more; but if it is there all the same, or nobody can say, it is: only what is
+        counted is ever removed.
+        """
+        with anyio.CancelScope(shield=True), suppress(Exception):
+            if not await is_there():
+                self.forget(name)
 
     def try_lock(self, name: str, held: ExitStack) -> bool:
         """Whether nobody else builds or uses it, until `held` ends."""
