@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from roost.errors import SandboxUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.docker import DockerProvider
+from roost.sandboxes.docker.wire import EngineRefused
 
 
 @pytest.fixture
@@ -46,3 +48,17 @@ async def test_only_certificates_of_images_that_were_used_lately_are_kept(
     assert looked.count("id-usual") == 1
     assert len(looked) == 41
     assert len(given._certificates) == 8
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(404, "has no image 'usual'"), (500, "does not work: the disk is full")]
+)
+async def test_an_engine_that_refuses_is_said_to_lack_an_image_only_if_it_does(
+    given: DockerProvider, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+):
+    async def image_id(name: str) -> str:
+        raise EngineRefused(status, "the disk is full")
+
+    monkeypatch.setattr(given._engine, "image_id", image_id)
+    with pytest.raises(SandboxUnavailable, match=f"^the engine {said}$"):
+        await given.layer_of({})

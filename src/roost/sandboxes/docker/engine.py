@@ -25,7 +25,7 @@ from roost.sandboxes.docker.wire import (
 
 LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
-_NOT_FOUND: Final = 404
+NOT_FOUND: Final = 404
 _SECONDS_TO_GO: Final = 60.0
 _SECONDS_TO_KEEP: Final = 900.0
 
@@ -66,7 +66,7 @@ class Engine:
         try:
             await ask(self._socket, "GET", f"/images/{quote(name)}/json")
         except EngineRefused as refused:
-            if refused.status == _NOT_FOUND:
+            if refused.status == NOT_FOUND:
                 return False
             raise
         return True
@@ -91,7 +91,7 @@ class Engine:
         try:
             packed = await fetch(self._socket, target)
         except EngineRefused as refused:
-            if refused.status == _NOT_FOUND:
+            if refused.status == NOT_FOUND:
                 return None
             raise
         with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
@@ -129,7 +129,7 @@ class Engine:
         try:
             await ask(self._socket, "DELETE", f"/images/{quote(name)}")
         except EngineRefused as refused:
-            if refused.status != _NOT_FOUND:
+            if refused.status != NOT_FOUND:
                 raise
 
     async def create(self, name: str, container: Mapping[str, Any]) -> str:
@@ -208,7 +208,7 @@ class Engine:
         try:
             await self.inspect(container)
         except EngineRefused as refused:
-            if refused.status == _NOT_FOUND:
+            if refused.status == NOT_FOUND:
                 return False
             raise
         return True

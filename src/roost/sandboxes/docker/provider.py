@@ -28,7 +28,7 @@ from roost.sandboxes.bubblewrap.identity import SandboxIdentity, Uids, settle
 from roost.sandboxes.bubblewrap.provider import DEFAULT_UIDS
 from roost.sandboxes.bubblewrap.recipe import check_targets
 from roost.sandboxes.docker import recipe
-from roost.sandboxes.docker.engine import PLACE, Engine
+from roost.sandboxes.docker.engine import NOT_FOUND, PLACE, Engine
 from roost.sandboxes.docker.layers import CLEAN, LOOK, ImageLayers, image_of, lack_of, name_of
 from roost.sandboxes.docker.profile import profile
 from roost.sandboxes.docker.sandbox import DockerSandbox, RunningContainer
@@ -251,6 +251,8 @@ class DockerProvider:
         try:
             return image, await self._engine.image_id(image)
         except EngineRefused as refused:
+            if refused.status != NOT_FOUND:
+                raise SandboxUnavailable(f"the engine does not work: {refused}") from refused
             raise SandboxUnavailable(f"the engine has no image {image!r}", hint=hint) from refused
 
     @asynccontextmanager
