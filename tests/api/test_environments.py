@@ -12,7 +12,8 @@ from anthropic.types import beta
 from tests.api.api_server import api_server, error_of, official
 
 from roost.domain import environment
-from roost.errors import InvalidRequest
+from roost.errors import InvalidRequest, SandboxUnavailable
+from roost.testing.bare_sandboxes import NoPackages
 
 LIMITED = {"type": "cloud", "networking": {"type": "limited", "allowed_hosts": ["*.example.com"]}}
 
@@ -120,6 +121,33 @@ async def test_what_is_wrong_with_an_environment_is_named(
         response = await roost.client.post("/v1/environments", json={"name": "b", **fields})
         error = error_of(response, 409 if code == "conflict" else 400)
         assert message in error["message"]
+
+
+async def test_packages_that_nobody_can_look_for_now_are_refused_until_later_and_only_if_they_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def passes(*_: object) -> None:
+        pass
+
+    async def fails(*_: object) -> None:
+        raise SandboxUnavailable("the engine does not answer")
+
+    async with api_server(tmp_path) as roost:
+        monkeypatch.setattr(NoPackages, "check", passes)
+        wanted = {"type": "cloud", "packages": {"pip": ["rich"]}}
+        made = await roost.environment(config=wanted)
+        path = f"/v1/environments/{made['id']}"
+        monkeypatch.setattr(NoPackages, "check", fails)
+        same = await roost.post(path, {"name": "other", "config": wanted})
+        assert (same["name"], same["config"]) == ("other", made["config"])
+        for change in (
+            {"config": {"type": "cloud", "packages": {"npm": ["a"]}}},
+            {"metadata": {"roost.image": "node"}},
+        ):
+            response = await roost.client.post(path, json=change)
+            assert "does not answer" in error_of(response, 503)["message"]
+        response = await roost.client.post("/v1/environments", json={"name": "b", "config": wanted})
+        assert "does not answer" in error_of(response, 503)["message"]
 
 
 async def test_a_host_that_could_never_be_allowed_is_refused_with_a_hint(tmp_path: Path):

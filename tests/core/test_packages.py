@@ -31,7 +31,7 @@ from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy, SandboxSys
 from roost.domain import packages
 from roost.domain.events import Draft
 from roost.domain.session import Session
-from roost.errors import FieldNotServed, PackagesFailed, SandboxUnavailable
+from roost.errors import FieldNotServed, PackagesFailed, SandboxFailed, SandboxUnavailable
 from roost.ports.packages import PlanBuild
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.volumes import VaultVolumes
@@ -87,8 +87,11 @@ class BuildingProvider(FakeProvider):
         self.builds: list[Plan] = []
         self.collected = 0
         self.there = False
+        self.lacking: Exception | None = None
 
     async def lack(self, managers: Collection[str], image: str | None = None) -> str | None:
+        if self.lacking is not None:
+            raise self.lacking
         return "no apt here" if "apt" in managers else None
 
     async def layer_of(
@@ -209,6 +212,15 @@ async def test_what_cannot_be_installed_is_refused_by_name(tmp_path: Path):
             await layers._ready(TENANT, {"config": {"type": "self_hosted"}}, other, None, _nothing)
             is None
         )  # type: ignore[arg-type]
+    provider = BuildingProvider()
+    for error, refusal in (
+        (SandboxUnavailable, SandboxUnavailable),
+        (SandboxFailed, FieldNotServed),
+    ):
+        provider.lacking = error("not now")
+        async with layers_of(provider, tmp_path) as layers:
+            with pytest.raises(refusal, match="not now"):
+                await layers.check(ENVIRONMENT)
     async with layers_of(other, tmp_path) as none:
         with pytest.raises(FieldNotServed, match="apt: packages are not installed in fake"):
             await none.check(ENVIRONMENT)

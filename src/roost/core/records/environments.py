@@ -17,7 +17,9 @@ class EnvironmentPackages(Protocol):
     """Installs the packages of environments."""
 
     async def check(self, environment: Mapping[str, Any]) -> None:
-        """:raises FieldNotServed: they cannot be installed here, naming the manager"""
+        """:raises FieldNotServed: they cannot be installed here, naming the manager
+        :raises SandboxUnavailable: nobody can say now
+        """
         ...
 
     async def build_ahead(self, tenant: str, environment: Mapping[str, Any]) -> None:
@@ -45,6 +47,7 @@ class Environments:
         """A new environment, the caller's.
 
         :raises InvalidRequest: naming the field :raises Conflict: its name
+        :raises SandboxUnavailable: nobody can say now whether its packages can be installed
         """
         body = environment.created(params, self._choices)
         await self._packages.check(body)
@@ -78,6 +81,7 @@ class Environments:
         """Change what is given; sandboxes made from now on have it.
 
         :raises EnvironmentNotFound: :raises NotTheOwner: :raises EnvironmentArchived: :raises InvalidRequest:
+        :raises SandboxUnavailable: nobody can say now whether its new packages can be installed
         """
 
         def change(record: Record) -> dict[str, Any]:
@@ -89,7 +93,9 @@ class Environments:
 
         found = await self.get(caller.tenant, environment_id)
         check_owner(caller, found)
-        await self._packages.check(change(found))
+        wanted = change(found)
+        if _system_of(wanted) != _system_of(found.body):
+            await self._packages.check(wanted)
         changed = await self._catalog.change(
             "environment",
             caller.tenant,
@@ -115,3 +121,8 @@ class Environments:
         """
         check_owner(caller, await self.get(caller.tenant, environment_id))
         await self._catalog.delete("environment", caller.tenant, environment_id)
+
+
+def _system_of(body: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """What its sandboxes are to have installed, and over which image."""
+    return body["config"].get("packages"), environment.image_of(body)

@@ -160,6 +160,7 @@ class PackageLayers:
         """Refuse an environment whose packages this server cannot install.
 
         :raises FieldNotServed: naming the manager
+        :raises SandboxUnavailable: nobody can say now
         """
         for manager, _ in _wanted(environment):
             lack = await self._lack(manager, image_of(environment))
@@ -174,6 +175,8 @@ class PackageLayers:
             return f"packages are not installed in {self._provider.name} sandboxes"
         try:
             return await self._provider.lack([manager], image)
+        except SandboxUnavailable:
+            raise  # it may be there later
         except SandboxFailed as error:
             return error.message
 
