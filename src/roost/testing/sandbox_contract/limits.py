@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 import anyio
 import pytest
@@ -12,7 +13,7 @@ from roost.ports.sandbox_provider import SandboxLimits, SandboxProvider
 from roost.testing.sandbox_contract.kit import MIB, Kit, Plans, run, shell
 
 _TAKE_MEMORY = "b = bytearray(int(__import__('sys').argv[1])); b[::4096] = b'x' * len(b[::4096])"
-_FORK = """
+FORK: Final = """
 import os, time
 born = 0
 for _ in range(200):
@@ -24,8 +25,10 @@ for _ in range(200):
         break
     born += 1
 print(born, flush=True)
-os.kill(0, 9)
 """
+"""A program for Python that starts processes until it may start no more, and says how many it could; 200 at most."""
+
+_FORK: Final = f"{FORK}os.kill(0, 9)"
 
 
 class LimitContract(Kit):
