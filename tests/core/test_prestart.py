@@ -309,6 +309,23 @@ async def test_an_agent_with_packages_that_have_changed_is_given_to_nobody(tmp_p
             assert (await prestarting.create()).id != waiting
 
 
+async def test_no_agent_is_started_ahead_without_packages_that_failed(tmp_path: Path):
+    """Its session goes on without them; but each is to try them again, and fits no agent that has none."""
+
+    class FellBack(NamedLayer):
+        async def of(self, *_: object) -> SandboxSystem:
+            return SandboxSystem()
+
+    async with prestart_node(tmp_path) as prestarting:
+        pool = prestarting.pool
+        pool._sandboxes.packages = FellBack()
+        pool.keep([await prestarting.create()])
+        with anyio.fail_after(60):
+            while not pool._failed:  # noqa: ASYNC110 - nobody notifies of it
+                await anyio.sleep(0.01)
+        assert prestarting.provider.plans == []
+
+
 async def test_an_agent_that_cannot_be_started_holds_up_no_other(tmp_path: Path):
     async with prestart_node(tmp_path, size=2) as prestarting:
         broken = replace(SPEC, agent=AGENT | {"name": "broken"})

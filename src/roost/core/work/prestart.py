@@ -31,7 +31,7 @@ from roost.core.work.start_limit import StartLimit
 from roost.domain.budget import Budget, Spent
 from roost.domain.events import Draft
 from roost.domain.session import Lease, Session, Spec
-from roost.errors import NotFound, RoostError, SandboxFailed, Unavailable
+from roost.errors import NotFound, PackagesFailed, RoostError, SandboxFailed, Unavailable
 from roost.ids import mint
 from roost.ports.egress import Networking, RefusalReport
 from roost.ports.harness import Brief, Conversation, Harness, StartMode
@@ -355,7 +355,10 @@ class Prestart:
         brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _PRESTART, _GENERATION)
         provider = self._sandboxes.offered.provider_for(session.spec)
-        spare.system = await self._sandboxes.packages.of(session, provider, spare.lacks)
+        packages = self._sandboxes.packages
+        spare.system = await packages.of(session, provider, spare.lacks)
+        if spare.system != await packages.named(session, provider):
+            raise PackagesFailed("no session would be given an agent without its packages")
         await self._limit.begin(session.id)
         try:
             async with (
