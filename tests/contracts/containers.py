@@ -39,7 +39,8 @@ from roost.ports.sandbox_provider import (
     SandboxProvider,
 )
 from roost.sandboxes.docker import DockerProvider
-from roost.sandboxes.docker.engine import LABEL, Engine
+from roost.sandboxes.docker.engine import LABEL, PLACE, Engine
+from roost.sandboxes.docker.layers import image_of
 from roost.testing.sandbox_contract.kit import (
     Heart,
     Kit,
@@ -337,7 +338,7 @@ class ContainerLayers(EngineKit):
         return DockerProvider(socket=engine.socket, image=IMAGE, data=tmp_path / "data")
 
     async def test_what_a_build_installs_is_there_for_containers_as_long_as_they_use_it(
-        self, layered: DockerProvider, plan: Plans, tmp_path: Path
+        self, engine: LiveEngine, layered: DockerProvider, plan: Plans, tmp_path: Path
     ) -> None:
         layer, is_there = await layered.layer_of(WANTED)
         assert not is_there
@@ -356,6 +357,7 @@ class ContainerLayers(EngineKit):
             tasks.start_soon(build)
         assert sorted(seen) == [False, True], "it is built once"
         assert await layered.layer_of(WANTED) == (layer, True)
+        await _check_labels(Engine(engine.socket), layer)
         async with layered.open(plan(layer=layer)) as sandbox:
             looked = "hello-roost; ls /home/sandbox /usr/bin/yes; stat -c %u /opt/5; id -u >&2"
             found = await shell(sandbox, looked)
@@ -445,6 +447,17 @@ class ContainerLayers(EngineKit):
                 async with given.open(plan(generation=3, image=name)):
                     pass
             assert "ROOST_DOCKER_IMAGES" in (caught.value.hint or "")
+
+
+async def _check_labels(engine: Engine, layer: str) -> None:
+    """What somebody else makes of a layer is not taken for the build's container, nor for one of ours."""
+    made = await engine.create("foreign", {"Image": image_of(layer), "Cmd": ["true"]})
+    try:
+        labels = (await engine.inspect(made))["Config"]["Labels"]
+        assert not any(labels.get(label) for label in (LABEL, PLACE))
+        assert made not in [each["Id"] for each in await engine.sandboxes()]
+    finally:
+        await engine.remove(made)
 
 
 async def _image_build(engine: LiveEngine, *arguments: str) -> CompletedProcess[bytes]:

@@ -10,6 +10,7 @@ import pytest
 from roost.errors import SandboxUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.docker import DockerProvider
+from roost.sandboxes.docker.engine import LABEL, PLACE
 from roost.sandboxes.docker.wire import EngineRefused
 
 
@@ -62,3 +63,23 @@ async def test_an_engine_that_refuses_is_said_to_lack_an_image_only_if_it_does(
     monkeypatch.setattr(given._engine, "image_id", image_id)
     with pytest.raises(SandboxUnavailable, match=f"^the engine {said}$"):
         await given.layer_of({})
+
+
+async def test_a_container_that_is_only_looked_at_has_no_place_of_its_image(
+    given: DockerProvider, monkeypatch: pytest.MonkeyPatch
+):
+    """Layers of older servers name the build's there: another server would remove it as left behind."""
+    made: list[Any] = []
+
+    async def create(_name: str, container: Any) -> str:
+        made.append(container)
+        return "id"
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(given._engine, "create", create)
+    monkeypatch.setattr(given._engine, "_file", nothing)
+    monkeypatch.setattr(given._engine, "remove", nothing)
+    assert await given._engine.image_file("layer", ["/etc/ssl/cert.pem"]) is None
+    assert made[0]["Labels"] == {LABEL: "look", PLACE: ""}

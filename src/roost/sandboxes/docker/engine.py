@@ -77,7 +77,7 @@ class Engine:
 
     async def image_file(self, image: str, paths: Sequence[str]) -> bytes | None:
         """The first of these files that an image has. A container is made for that, and never started."""
-        given = {"Image": image, "Cmd": ["true"], "Labels": {LABEL: "look"}}
+        given = {"Image": image, "Cmd": ["true"], "Labels": {LABEL: "look", PLACE: ""}}
         with anyio.CancelScope(shield=True):  # given up half-way, it would stay
             container = await self.create(f"roost-look-{token_hex(4)}", given)
             try:
@@ -120,8 +120,12 @@ class Engine:
         return relay(self._socket, "/build?" + urlencode(asked), context)
 
     async def commit(self, container: str, name: str, tag: str) -> None:
-        """Make an image of what is in a container, which stands still meanwhile. It is there as a whole or not at all."""
-        asked = {"container": container, "repo": name, "tag": tag, "pause": "true"}
+        """Make an image of what is in a container, which stands still meanwhile. It is there as a whole or not at all.
+
+        What is made of the image is not the container: labels that say whose it is are empty.
+        """
+        asked = [("container", container), ("repo", name), ("tag", tag), ("pause", "true")]
+        asked += [("changes", f'LABEL {label}=""') for label in (LABEL, PLACE)]
         await ask(self._socket, "POST", "/commit?" + urlencode(asked), {}, seconds=_SECONDS_TO_KEEP)
 
     async def remove_image(self, name: str) -> None:
@@ -177,12 +181,12 @@ class Engine:
         return None if found["Running"] else found["ExitCode"]
 
     async def sandboxes(self, session: str | None = None) -> Sequence[dict[str, Any]]:
-        """Containers of ours, running or not."""
+        """Containers of ours, running or not. Those that others have made of our images have the label without a value."""
         label = LABEL if session is None else f"{LABEL}={session}"
         filters = msgspec.json.encode({"label": [label]}).decode()
         target = "/containers/json?" + urlencode({"all": "true", "filters": filters})
         found: list[dict[str, Any]] = await ask(self._socket, "GET", target)
-        return found
+        return [each for each in found if each["Labels"].get(LABEL)]
 
     async def remove(self, container: str) -> None:
         """Kill everything in it, and wait until it is gone.
