@@ -44,7 +44,7 @@ DEVIATIONS: Final = {
     "test_a_mount_can_be_read_and_only_written_if_it_says_so": _COPIES,
     "test_what_the_workspace_hides_is_seen_in_the_home_alone": _COPIES,
     "test_what_is_planted_where_the_workspace_hides_something_leads_nowhere": _COPIES,
-    "test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere": _COPIES,
+    "test_nothing_can_be_put_into_a_mount_or_into_what_it_hides": _COPIES,
     "test_other_certificates_can_take_the_place_of_the_systems": "the system is the pool's own",
 }
 
@@ -77,6 +77,7 @@ class TestPoolInBrief(InPool):
     test_environment = CommandContract.test_the_environment_is_what_was_given_and_nothing_else
     test_files = FileContract.test_the_workspace_outlives_the_sandbox
     test_home = FileContract.test_the_home_outlives_the_sandbox
+    test_hidden = FileContract.test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere
     test_stop = EndContract.test_stop_kills_what_does_not_want_to_die
     test_generations = EndContract.test_an_older_sandbox_is_gone_before_a_newer_one_is_open
     test_way_out = ApartContract.test_an_endpoint_is_the_way_out

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from roost.errors import SandboxFailed
-from roost.sandboxes.pool.transfer import Place, Received, pack
+from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
+from roost.sandboxes.pool.transfer import Place, Received, pack, places
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -129,3 +130,50 @@ def test_an_archive_has_what_is_there_and_follows_nothing(home: Path) -> None:
         assert content is not None
         assert content.read() == (home / "holes").read_bytes()
         assert made.getmember("0/link").linkname == "../outside"
+
+
+def packed(*places: Place) -> list[str]:
+    file = io.BytesIO()
+    pack(places, file)
+    file.seek(0)
+    with tarfile.open(fileobj=file, mode="r:gz") as made:
+        return sorted(made.getnames())
+
+
+def test_what_a_mount_hides_is_an_empty_directory(home: Path) -> None:
+    for folder in (".private/deep", "notes/.private", "notes/deep/er"):
+        (home / folder).mkdir(parents=True)
+        (home / folder / "file").write_text("file")
+    (home / "link").symlink_to("notes")
+    hiding = Mount(home, "/vault", hidden=[".private", "notes/deep", "link", "missing"])
+    (place,) = places(plan_with(home, hiding))[1:]
+    assert packed(place) == [
+        "0/.private",
+        "0/notes",
+        "0/notes/.private",
+        "0/notes/.private/file",
+        "0/notes/deep",
+    ]
+
+
+def test_of_a_mount_that_is_only_read_there_is_what_everybody_may_read(home: Path) -> None:
+    for folder, mode in (("open", 0o755), ("listed", 0o754), ("own", 0o700)):
+        (home / folder).mkdir()
+        (home / folder / "file").write_text("file")
+        (home / folder).chmod(mode)
+    (home / "secret").write_text("secret")
+    (home / "secret").chmod(0o640)
+    (home / "link").symlink_to("secret")
+    seen = packed(*places(plan_with(home, Mount(home, "/vault")))[1:])
+    assert seen == ["0/link", "0/listed", "0/open", "0/open/file", "0/own"]
+    writable = Mount(home, "/vault", writable=True)
+    assert "0/secret" in packed(*places(plan_with(home, writable))[1:])
+    secret = Mount(home / "secret", "/etc/secret")
+    assert places(plan_with(home, secret))[1:] == []
+    home.chmod(0o700)
+    assert packed(*places(plan_with(home, Mount(home, "/vault")))[1:]) == []
+
+
+def plan_with(home: Path, mount: Mount) -> Plan:
+    volume = LocalVolume(home.parent / "outside")
+    return Plan(session_id="sesn_1", generation=1, home=volume, workspace=volume, mounts=[mount])

@@ -15,7 +15,7 @@ import shutil
 import stat
 import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final
@@ -26,20 +26,63 @@ from roost.ports.sandbox_provider import Mount, Plan
 from roost.ports.tree import Changed, Found
 from roost.sandboxes.paths import open_at
 from roost.sandboxes.tree.local import LocalTree
+from roost.sandboxes.tree.walk import Walk
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST: Final = 64 * 1024**3
+_MOST_MEMBERS: Final = 1_000_000
 _PIECE: Final = 1024 * 1024
 
 
 class Place:
-    """A directory or file of this machine, and what it is called inside."""
+    """A directory or file of this machine, and what it is called inside.
 
-    def __init__(self, source: Path, target: str, *, comes_back: bool = False) -> None:
+    What is in a directory under one of the names in `hidden` stays here. So does what not everybody may read, unless
+    the place `comes_back`: whoever is inside is nobody in particular on this machine.
+    """
+
+    def __init__(
+        self, source: Path, target: str, *, comes_back: bool = False, hidden: Sequence[str] = ()
+    ) -> None:
         self.source = source
         self.target = target
         self.is_folder = source.is_dir()
         self.comes_back = comes_back
+        self._hidden = frozenset(os.fsencode(os.path.normpath(name)) for name in hidden)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether anything of it is."""
+        return self.comes_back or _is_public(self.source.stat().st_mode, is_folder=self.is_folder)
+
+    def walk(self) -> Iterator[Found]:
+        """What is in a directory, each directory before what is in it; those that are hidden are empty."""
+        if not self.is_shown:
+            return
+        for found in Walk(self.source, _MOST_MEMBERS, self._is_closed):
+            if isinstance(found, Found) and self._shows(found):
+                yield found
+
+    def _is_closed(self, found: Found) -> bool:
+        return found.path in self._hidden or not self._is_readable(found)
+
+    def _shows(self, found: Found) -> bool:
+        if found.kind == "directory":
+            return True
+        return found.path not in self._hidden and self._is_readable(found)
+
+    def _is_readable(self, found: Found) -> bool:
+        is_folder = found.kind == "directory"
+        return (
+            self.comes_back
+            or found.kind == "symlink"
+            or _is_public(found.mode, is_folder=is_folder)
+        )
+
+
+def _is_public(mode: int, *, is_folder: bool) -> bool:
+    wanted = stat.S_IROTH | (stat.S_IXOTH if is_folder else 0)
+    return mode & wanted == wanted
 
 
 def places(plan: Plan) -> list[Place]:
@@ -50,8 +93,13 @@ def places(plan: Plan) -> list[Place]:
     taken = {each.source for each in made}
     # A second name of the workspace is the workspace.
     mounts: list[Mount] = [each for each in plan.mounts if each.source not in taken]
-    made += [Place(each.source, each.target, comes_back=each.writable) for each in mounts]
-    return [each for each in made if each.source.exists()]
+    made += [
+        Place(each.source, each.target, comes_back=each.writable, hidden=each.hidden)
+        for each in mounts
+    ]
+    return [
+        each for each in made if each.source.exists() and (each.is_folder or each.is_shown)
+    ]
 
 
 def digest(path: Path) -> str:
@@ -74,7 +122,7 @@ def pack(wanted: Sequence[Place], into: IO[bytes]) -> None:
     ):
         for index, place in enumerate(wanted):
             if place.is_folder:
-                _pack_folder(archive, index, place.source)
+                _pack_folder(archive, index, place)
             else:
                 member = tarfile.TarInfo(str(index))
                 with place.source.open("rb") as file:
@@ -84,11 +132,9 @@ def pack(wanted: Sequence[Place], into: IO[bytes]) -> None:
                     archive.addfile(member, file)
 
 
-def _pack_folder(archive: tarfile.TarFile, index: int, folder: Path) -> None:
-    tree = LocalTree(folder, folder, range(0))
-    for found in tree.walk():
-        if not isinstance(found, Found):
-            continue
+def _pack_folder(archive: tarfile.TarFile, index: int, place: Place) -> None:
+    tree = LocalTree(place.source, place.source, range(0))
+    for found in place.walk():
         member = tarfile.TarInfo(f"{index}/{os.fsdecode(found.path)}")
         member.mode, member.mtime = found.mode, found.mtime / 1e9
         try:

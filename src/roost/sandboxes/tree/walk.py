@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
@@ -50,11 +50,17 @@ class _Level:
 
 
 class Walk:
-    """One walk through the tree below `root`, which is trusted; nothing below it is."""
+    """One walk through the tree below `root`, which is trusted; nothing below it is.
 
-    def __init__(self, root: Path, most: int) -> None:
+    A directory that `is_closed` is told of, and not walked into.
+    """
+
+    def __init__(
+        self, root: Path, most: int, is_closed: Callable[[Found], bool] = lambda found: False
+    ) -> None:
         self._root = root
         self._most = most
+        self._is_closed = is_closed
         self._at = -1
         self._levels: list[_Level] = []
 
@@ -74,7 +80,7 @@ class Walk:
             return
         path = level.prefix + level.names.pop()
         found = look(self._at, path, level.identity[0])
-        if isinstance(found, Found) and found.kind == "directory":
+        if isinstance(found, Found) and found.kind == "directory" and not self._is_closed(found):
             found = self._enter(found)
         if found is not None:
             yield found

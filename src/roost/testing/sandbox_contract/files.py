@@ -151,12 +151,9 @@ class FileContract(Kit):
         self, provider: SandboxProvider, plan: Plans, tmp_path: Path
     ) -> None:
         """A person's files can be shown without showing all of them, or what they point to."""
-        vault, outside = tmp_path / "vault", tmp_path / "outside"
-        for folder in (outside, vault / "notes", vault / ".private" / "deep"):
-            folder.mkdir(parents=True)
+        vault, outside = _vault(tmp_path), tmp_path / "outside"
+        outside.mkdir()
         (outside / "secret").write_text("secret")
-        (vault / "notes" / "note").write_text("note")
-        (vault / ".private" / "deep" / "file").write_text("hidden")
         (vault / "link").symlink_to(outside / "secret")
         (vault / "up").symlink_to("../outside")
         (vault / "within").symlink_to("notes/note")
@@ -168,9 +165,27 @@ class FileContract(Kit):
             assert seen == (0, b"notenote", b"")
             for path in ("link", "up/secret", ".private/deep/file"):
                 assert (await shell(sandbox, f"cat /vault/{path}")).output == b""
+
+    async def test_nothing_can_be_put_into_a_mount_or_into_what_it_hides(
+        self, provider: SandboxProvider, plan: Plans, tmp_path: Path
+    ) -> None:
+        """A person's files are not changed."""
+        vault = _vault(tmp_path)
+        given = plan(mounts=[Mount(vault, "/vault", hidden=[".private"])])
+        async with provider.open(given) as sandbox:
             for path in ("new", "notes/note", "notes/new", ".private/new"):
                 assert (await shell(sandbox, f"echo >/vault/{path}")).code != 0
             tricks = "rm -r /vault/notes; mv /vault/.private /vault/x; umount /vault/.private"
             assert (await shell(sandbox, tricks)).code != 0
         assert (vault / "notes" / "note").read_text() == "note"
         assert (vault / ".private" / "deep" / "file").read_text() == "hidden"
+
+
+def _vault(folder: Path) -> Path:
+    """A person's files, one of them private."""
+    vault = folder / "vault"
+    for inner in (vault / "notes", vault / ".private" / "deep"):
+        inner.mkdir(parents=True)
+    (vault / "notes" / "note").write_text("note")
+    (vault / ".private" / "deep" / "file").write_text("hidden")
+    return vault
