@@ -20,8 +20,10 @@ from roost.dynamic_sessions import CodePool
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.away_sandbox import AwaySandbox
 from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, UnixAddress
+from roost.sandboxes import sandbox_names
 from roost.sandboxes.choice import chosen
 from roost.sandboxes.pool import provider
+from roost.sandboxes.pool.notes import Notes
 from roost.testing.sandbox_contract import SandboxContract
 from roost.testing.sandbox_contract.apart import ApartContract
 from roost.testing.sandbox_contract.commands import CommandContract
@@ -148,6 +150,41 @@ async def test_a_container_that_is_replaced_ends_its_commands_and_not_the_sessio
         assert isinstance(sandbox, AwaySandbox)
         assert not sandbox.is_behind
         assert (await run(sandbox, "ls")).output.split() == [b"d", b"note", b"roost-exchange"]
+
+
+async def test_neither_an_older_lease_nor_a_sweep_ends_the_container_of_a_newer_one(
+    pool: SandboxPool, tmp_path: Path
+) -> None:
+    """Each is on a node of its own, and they know the container by one identifier."""
+    first, second, third = (pool.provider(node=f"node-{number}") for number in range(3))
+    given = plan_in(tmp_path)
+    is_open, close, is_closed = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def older() -> None:
+        async with first.open(given):
+            is_open.set()
+            await close.wait()
+        is_closed.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(older)
+        await is_open.wait()
+        async with second.open(plan_in(tmp_path, 2)) as sandbox:
+            close.set()
+            await is_closed.wait()
+            assert (await run(sandbox, "echo", "still")).output == b"still\n"
+            own = sandbox_names.read(sandbox_names.name_of(given))
+            assert own is not None
+            holder = f"{own.namespace}.{own.pid}.{own.start + 1}"
+            dead = f"roost-{holder}-{own.session}-1-{own.chance}"
+            notes = Notes(pool.root / "node-2")
+            notes.opened(third.identifier("sesn_1"), dead)
+            await third.sweep()
+            assert list(notes.orphaned()) == []
+            with pytest.raises(SandboxUnavailable, match="newer generation"):
+                async with first.open(given):
+                    pass
+            assert (await run(sandbox, "echo", "there")).output == b"there\n"
 
 
 async def test_what_a_file_is_changed_to_comes_back_and_what_is_removed_goes(

@@ -63,12 +63,12 @@ class SandboxPool:
         finally:
             await pool.aclose()
 
-    def provider(self, leash: float = 60.0) -> PoolProvider:
+    def provider(self, leash: float = 60.0, node: str = "notes") -> PoolProvider:
         return PoolProvider(
             endpoint=self.endpoint,
             token=self.server.key,
             secret=SECRET,
-            notes=self.root / "notes",
+            notes=self.root / node,
             leash=leash,
         )
 

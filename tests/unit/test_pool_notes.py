@@ -19,7 +19,9 @@ def test_files_are_lost_with_a_container_that_was_not_closed(tmp_path: Path) -> 
     notes.write(ONE, "b", is_changed=False)
     assert not notes.opened(ONE, "c")
     notes.write(ONE, "c", is_changed=True)
-    notes.remove(ONE)
+    notes.remove(ONE, "b")  # an older one, which is closed late
+    assert notes.opened(ONE, "c")
+    notes.remove(ONE, "c")
     assert not notes.opened(ONE, "d")
     assert [path.name for path in (tmp_path / "notes").iterdir()] == [ONE]
 
@@ -42,7 +44,7 @@ def test_only_what_a_dead_server_has_left_is_swept_and_only_once(tmp_path: Path)
     notes.opened(ONE, own)
     notes.opened("roost-2", dead)
     notes.write("roost-2", dead, is_changed=True)
-    assert list(notes.orphaned()) == ["roost-2"]
+    assert list(notes.orphaned()) == [("roost-2", 1)]
     notes.ended("roost-2")
     notes.ended("roost-3")
     assert list(notes.orphaned()) == []

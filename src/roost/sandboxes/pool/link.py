@@ -78,6 +78,7 @@ class Link:
         self._most = _LARGE
         self._scope = anyio.CancelScope(shield=True)
         self.failure: str | None = None
+        self.has_failed = False
         self.ended = anyio.Event()
 
     def put(self, kind: bytes, channel: int, data: bytes = b"") -> None:
@@ -93,8 +94,10 @@ class Link:
                     tasks.start_soon(self._send)
                     await self._receive(take)
         except* _Gone:
+            self.has_failed = True
             self.failure = self.failure or "the container was replaced, or has ended"
         except* (PoolUnavailable, PoolRefused) as errors:
+            self.has_failed = True
             self.failure = self.failure or f"the pool failed: {errors.exceptions[0]}"
         finally:
             self.failure = self.failure or "the sandbox is closed"

@@ -57,13 +57,14 @@ class Notes:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def remove(self, identifier: str) -> None:
-        """It is closed, and its files are back."""
-        (self._directory / identifier).unlink(missing_ok=True)
+    def remove(self, identifier: str, name: str) -> None:
+        """The one of this name is closed, and its files are back. What is noted of a newer one stays."""
+        if (self._read(identifier) or {}).get("name", name) == name:
+            (self._directory / identifier).unlink(missing_ok=True)
 
-    def orphaned(self) -> Iterator[str]:
-        """The identifiers of those whose server is dead."""
+    def orphaned(self) -> Iterator[tuple[str, int]]:
+        """The identifiers of those whose server is dead, and its lease's generation."""
         for path in self._directory.glob("roost-*"):
             name = sandbox_names.read(str((self._read(path.name) or {}).get("name")))
             if name is not None and name.orphaned:
-                yield path.name
+                yield path.name, name.generation

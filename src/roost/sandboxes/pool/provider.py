@@ -6,6 +6,7 @@ import hmac
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import Plan
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.open_sandboxes import OpenSandboxes
+from roost.sandboxes.pool.claims import HELD, Claim, Claims
 from roost.sandboxes.pool.link import EXCHANGE, Link, called
 from roost.sandboxes.pool.notes import Notes
 from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
@@ -35,12 +37,12 @@ def _roost_launch(_given):
     asked = json.loads(base64.b64decode(_given))
     state = os.path.join(tempfile.gettempdir(), "roost-commands.json")
     try:
-        with open(state) as file:
-            known = json.load(file)
-    except (OSError, ValueError):
+        with open(state, errors="replace") as file:
+            known = file.read(1000)
+    except OSError:
         known = None
-    if known is not None and known["token"] != asked["token"]:
-        return "newer" if known["generation"] > asked["generation"] else "older"
+    if known is not None and asked["token"] not in known:
+        return "held:" + known
     base = os.path.join(tempfile.gettempdir(), "roost-" + asked["token"])
     door, log = os.path.join(base, "door"), os.path.join(base, "log")
     if known is None:
@@ -177,14 +179,16 @@ class PoolProvider:
 
     async def _make(self, plan: Plan, pool: CodePool, tasks: TaskGroup) -> PoolSandbox:
         name = await anyio.to_thread.run_sync(sandbox_names.name_of, plan)
-        rented = Rented(pool, self.identifier(plan.session_id), self._notes, name)
-        is_lost = await anyio.to_thread.run_sync(self._notes.opened, rented.identifier, name)
-        token = secrets.token_hex(12)
+        identifier = self.identifier(plan.session_id)
+        claims = Claims(self._secret, identifier)
+        claim = claims.make(plan.generation)
+        rented = Rented(pool, identifier, self._notes, name, claims, claim)
+        is_lost = await anyio.to_thread.run_sync(self._notes.opened, identifier, name)
         try:
-            door = await self._launched(plan, rented, token)
+            door = await self._launched(plan, rented)
         except (PoolRefused, PoolUnavailable) as error:
             raise SandboxUnavailable(f"the pool gives no container: {error}") from error
-        link = Link(pool, rented.identifier, f"{EXCHANGE}/{token}", door)
+        link = Link(pool, identifier, f"{EXCHANGE}/{claim.token}", door)
         sandbox = PoolSandbox(plan, rented, link, tasks)
         sandbox.is_behind = is_lost
         try:
@@ -196,11 +200,12 @@ class PoolProvider:
             raise
         return sandbox
 
-    async def _launched(self, plan: Plan, rented: Rented, token: str) -> str:
+    async def _launched(self, plan: Plan, rented: Rented) -> str:
         """Start what runs commands there, in a container of its own: its door.
 
         :raises PoolRefused: :raises PoolUnavailable: :raises SandboxUnavailable:
         """
+        token = rented.claim.token
         asked = {
             "token": token,
             "generation": plan.generation,
@@ -211,10 +216,11 @@ class PoolProvider:
             told = str(await rented.pool.run(rented.identifier, called(_LAUNCH, asked)))
             if told.startswith("door:"):
                 return told.removeprefix("door:")
-            if told == "newer":
-                raise SandboxUnavailable("a newer generation of the session has the container")
-            if told != "older":
+            if not told.startswith(HELD):
                 raise SandboxUnavailable(f"a container does not work: {told[:500]}")
+            holder = rented.claims.read(told)
+            if holder is not None and holder.generation > plan.generation:
+                raise SandboxUnavailable("a newer generation of the session has the container")
             await rented.pool.end(rented.identifier)
         raise SandboxUnavailable("the pool does not end the session's older container")
 
@@ -234,9 +240,10 @@ class PoolProvider:
         if not left:
             return
         async with self._pool(patience=30.0) as pool:
-            for identifier in left:
+            for identifier, generation in left:
+                claims = Claims(self._secret, identifier)
                 try:
-                    await pool.end(identifier)
+                    await claims.end(pool, partial(_is_newer, generation))
                 except (PoolRefused, PoolUnavailable) as error:
                     raise SandboxFailed(f"cannot sweep a pool: {error}") from error
                 await anyio.to_thread.run_sync(self._notes.ended, identifier)
@@ -257,6 +264,10 @@ class PoolProvider:
         finally:
             with anyio.CancelScope(shield=True):
                 await pool.aclose()
+
+
+def _is_newer(generation: int, holder: Claim) -> bool:
+    return holder.generation > generation
 
 
 _VOLUMES: Final = ("/workspace", "/home/sandbox")

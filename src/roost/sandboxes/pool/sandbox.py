@@ -22,6 +22,7 @@ from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON
 from roost.sandboxes.open_sandboxes import Ending
 from roost.sandboxes.pool import transfer
 from roost.sandboxes.pool.channels import Channel, PoolConnection, PoolProcess
+from roost.sandboxes.pool.claims import Claim, Claims
 from roost.sandboxes.pool.link import Link
 from roost.sandboxes.pool.notes import Notes
 
@@ -38,9 +39,19 @@ _log = logging.getLogger(__name__)
 class Rented:
     """A container of a pool: whose it is, and whether it may have files that are nowhere else."""
 
-    def __init__(self, pool: CodePool, identifier: str, notes: Notes, name: str) -> None:
+    def __init__(
+        self,
+        pool: CodePool,
+        identifier: str,
+        notes: Notes,
+        name: str,
+        claims: Claims,
+        claim: Claim,
+    ) -> None:
         self.pool = pool
         self.identifier = identifier
+        self.claims = claims
+        self.claim = claim
         self._notes = notes
         self._name = name
         self._is_changed = False
@@ -62,9 +73,19 @@ class Rented:
             raise SandboxFailed(f"what a container has cannot be noted: {error}") from error
         self._is_changed = is_changed
 
+    async def end(self, *, is_lost: bool) -> None:
+        """End it, unless a newer lease has it; `is_lost`: perhaps it is another one by now.
+
+        :raises PoolUnavailable: :raises PoolRefused:
+        """
+        await self.claims.end(self.pool, self._is_anothers, even_free=not is_lost)
+
+    def _is_anothers(self, holder: Claim) -> bool:
+        return holder.token != self.claim.token and holder.generation >= self.claim.generation
+
     def forget(self) -> None:
         """It is closed, and all its files are back."""
-        self._notes.remove(self.identifier)
+        self._notes.remove(self.identifier, self._name)
 
 
 class PoolSandbox:
@@ -295,10 +316,10 @@ class PoolSandbox:
         await self.let_go(is_back=is_back)
 
     async def let_go(self, *, is_back: bool) -> None:
-        """End the container. What it has is lost; `is_back`: nothing that anybody needs."""
+        """End the container, if it is still this one's. What it has is lost; `is_back`: nothing that anybody needs."""
         rented = self._rented
         try:
-            await rented.pool.end(rented.identifier)
+            await rented.end(is_lost=self._link.has_failed)
         except (PoolRefused, PoolUnavailable) as error:
             # It ends by itself, as nobody comes to its door any more.
             _log.warning("cannot end a container: %s", error, extra={"action": "stop"})
