@@ -269,7 +269,7 @@ def _value(answer: PoolAnswer) -> Any:
         inner = told["result"] if isinstance(told["result"], dict) else told
         status, errors = str(told["status"]), str(inner.get("stderr") or "")
         value = inner.get("executionResult") if inner is not told else told["result"]
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise _Passing("the answer is not one of an execution") from None
     if status in ("Success", "Succeeded"):
         return value

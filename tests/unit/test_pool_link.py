@@ -68,6 +68,11 @@ async def taken(pool: FakePool, **sent: bytes) -> tuple[list[tuple[bytes, int, b
     return frames, link
 
 
+def sized(data: bytes) -> str:
+    text = base64.b64encode(data).decode()
+    return f"{len(text)}:{text}"
+
+
 def frame(data: bytes, channel: int = 2) -> bytes:
     return HEADER.pack(b"O", channel, len(data)) + data
 
@@ -103,6 +108,8 @@ async def test_an_answer_that_is_damaged_is_asked_for_again() -> None:
         (lambda n, text: "hello", "answers with something else"),
         (lambda n, text: "0:", "answers are damaged"),
         (lambda n, text: text[:-1], "answers are damaged"),
+        (lambda n, text: sized(b"[" * 30_000), "answers are damaged"),
+        (lambda n, text: sized(b'{"file": "x", "size": Infinity}'), "answers are damaged"),
     ],
 )
 async def test_a_pool_that_says_something_else_is_given_up(
@@ -158,3 +165,6 @@ async def test_a_frame_that_is_too_long_or_makes_no_sense_is_the_end() -> None:
 
     await link.run(refuse)
     assert "not a number" in str(link.failure)
+    link = Link(FakePool(frame(b"[" * 100_000)), "id", "folder", "/door")
+    await link.run(lambda kind, channel, data: json.loads(data))
+    assert "something else" in str(link.failure)

@@ -97,6 +97,8 @@ def test_only_files_directories_and_links_are_taken_and_no_set_uid(home: Path) -
         lambda file: io.BytesIO(file.getvalue()[:-30]),
         lambda file: archive(member("7/file", b"x")),
         lambda file: archive(member("seven/file", b"x")),
+        lambda file: archive(member("-1/file", b"x")),
+        lambda file: archive(member("0/file", b"x", pax_headers={"mtime": "1e30"})),
     ],
 )
 def test_what_is_no_archive_is_the_sandbox_s_failure(
@@ -104,6 +106,14 @@ def test_what_is_no_archive_is_the_sandbox_s_failure(
 ) -> None:
     with pytest.raises(SandboxFailed):
         Received([home], 0).apply(spoil(archive(member("0/file", b"x" * 100_000))), [])
+
+
+@pytest.mark.parametrize(
+    "gone", [[[float("inf"), "x"]], [[float("nan"), "x"]], [[-1, "x"]], [[{}, "x"]], [5], ["0"]]
+)
+def test_what_is_gone_may_be_nonsense(home: Path, gone: list[list[object]]) -> None:
+    with pytest.raises(SandboxFailed):
+        Received([home], 0).apply(archive(), gone)
 
 
 def test_more_than_the_disk_may_have_is_refused(home: Path) -> None:

@@ -7,7 +7,6 @@ that wait for it. Both may be tried any number of times: a number is taken once,
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import struct
 import zlib
@@ -22,6 +21,9 @@ HEADER: Final = struct.Struct(">cII")
 PIECE: Final = struct.Struct(">II")
 EXCHANGE: Final = "roost-exchange"
 """The folder of a container's files in which both sides leave what is for the other one."""
+
+NONSENSE: Final = (ValueError, TypeError, KeyError, ArithmeticError, RecursionError)
+"""What an answer that is none leads to, such as numbers that have no end, or lists in lists in lists."""
 
 _WAIT: Final = 8.0  # seconds that an execution waits for something to come out
 _LARGE: Final = 48 * 1024  # bytes in an answer; what is more comes as a file
@@ -152,7 +154,7 @@ class Link:
             held += data
             try:
                 _frames(held, take)
-            except ValueError as error:
+            except NONSENSE as error:
                 raise PoolRefused(f"the container says something else: {error}") from None
 
     async def _asked(self, position: int) -> bytes | None:
@@ -173,7 +175,7 @@ class Link:
             if "file" in told and 0 <= told["size"] <= _LONGEST:
                 return await self.file(str(told["file"]), told["size"], told["sum"])
             return data if zlib.crc32(data) == told["sum"] else None
-        except (binascii.Error, ValueError, KeyError, TypeError):
+        except NONSENSE:
             return None  # it died while it answered: the next one to ask will know
 
 

@@ -172,7 +172,10 @@ class PoolProvider:
                 try:
                     yield sandbox
                 finally:
-                    await sandbox.stop()
+                    try:
+                        await sandbox.stop()
+                    finally:
+                        sandbox.close()
                     tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None  # the body's own: what runs beside it does not fail

@@ -23,7 +23,7 @@ from roost.sandboxes.open_sandboxes import Ending
 from roost.sandboxes.pool import transfer
 from roost.sandboxes.pool.channels import Channel, PoolConnection, PoolProcess
 from roost.sandboxes.pool.claims import Claim, Claims
-from roost.sandboxes.pool.link import Link
+from roost.sandboxes.pool.link import NONSENSE, Link
 from roost.sandboxes.pool.notes import Notes
 
 _PART: Final = 32 * 1024**2
@@ -32,7 +32,6 @@ _LOOKED_FOR: Final = (
 )  # bytes from which on it is worth asking whether a file is there already
 _SECONDS_TO_STOP: Final = 300.0
 _MOST_CHANNELS: Final = 2000
-_NONSENSE: Final = (ValueError, TypeError, KeyError)  # what an answer that is none leads to
 _log = logging.getLogger(__name__)
 
 
@@ -267,7 +266,7 @@ class PoolSandbox:
                 processes=int(used["processes"]),
                 cpu_seconds=float(used["cpu_seconds"]),
             )
-        except _NONSENSE as error:
+        except NONSENSE as error:
             raise SandboxFailed("the container does not say what it uses") from error
 
     async def bring_back(self) -> None:
@@ -288,7 +287,7 @@ class PoolSandbox:
                     file.seek(0)
                     received = transfer.Received(kept, self._plan.limits.disk_bytes)
                     await anyio.to_thread.run_sync(received.apply, file, told["gone"])
-            except (PoolRefused, PoolUnavailable, OSError, *_NONSENSE) as error:
+            except (PoolRefused, PoolUnavailable, OSError, *NONSENSE) as error:
                 raise SandboxFailed(f"the container's files cannot be fetched: {error}") from error
             self._brought = number
             await self._rented.settle()
@@ -299,21 +298,21 @@ class PoolSandbox:
 
     async def _kill(self) -> None:
         is_back = False
-        with anyio.move_on_after(_SECONDS_TO_STOP):
-            try:
+        try:
+            with anyio.fail_after(_SECONDS_TO_STOP):
                 await self.ask("stop")
                 if self._places:
                     await self.bring_back()
                 is_back = True
-            except SandboxFailed as failed:
-                _log.warning(
-                    "files are left in a pool: %s", failed.message, extra={"action": "stop"}
-                )
-        for channel in self._channels.values():
-            if isinstance(channel, PoolProcess):
-                channel.stop()
-        self._link.close("the sandbox is stopped")
-        await self.let_go(is_back=is_back)
+        except (SandboxFailed, TimeoutError) as failed:
+            why = failed.message if isinstance(failed, SandboxFailed) else "it took too long"
+            _log.warning("files are left in a pool: %s", why, extra={"action": "stop"})
+        finally:
+            for channel in self._channels.values():
+                if isinstance(channel, PoolProcess):
+                    channel.stop()
+            self._link.close("the sandbox is stopped")
+            await self.let_go(is_back=is_back)
 
     async def let_go(self, *, is_back: bool) -> None:
         """End the container, if it is still this one's. What it has is lost; `is_back`: nothing that anybody needs."""
@@ -327,5 +326,5 @@ class PoolSandbox:
             await anyio.to_thread.run_sync(rented.forget)
 
     def close(self) -> None:
-        """Let go of the link of a sandbox that could not be opened."""
+        """Let go of the link, whatever has become of the sandbox: it outlives being cancelled."""
         self._link.close("the sandbox is closed")

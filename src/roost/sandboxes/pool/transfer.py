@@ -25,6 +25,7 @@ from roost.errors import SandboxFailed
 from roost.ports.sandbox_provider import Mount, Plan
 from roost.ports.tree import Changed, Found
 from roost.sandboxes.paths import open_at
+from roost.sandboxes.pool.link import NONSENSE
 from roost.sandboxes.tree.local import LocalTree
 from roost.sandboxes.tree.walk import Walk
 
@@ -192,22 +193,28 @@ class Received:
         """All of an archive; what is `gone` is removed first. :raises SandboxFailed: it cannot be"""
         try:
             for index, path in gone:
-                self._remove(self._directories[int(index)], str(path))
+                self._remove(self._top(index), str(path))
             with tarfile.open(fileobj=archive, mode="r|gz") as members:
                 settled: list[tuple[Path, str, int]] = []
                 for member in members:
                     number, _, path = member.name.partition("/")
-                    top = self._directories[int(number)]
+                    top = self._top(number)
                     if path:
                         self._put(top, path, member, members)
                     if path and member.isdir():
                         settled.append((top, path, member.mode))
                 for top, path, mode in reversed(settled):
                     _settle(top, path, mode)
-        except (tarfile.TarError, zlib.error, EOFError, ValueError, IndexError) as error:
+        except (tarfile.TarError, zlib.error, EOFError, IndexError, *NONSENSE) as error:
             raise SandboxFailed(f"the container's files cannot be read: {error}") from error
         except OSError as error:
             raise SandboxFailed(f"the container's files cannot be stored: {error}") from error
+
+    def _top(self, number: Any) -> Path:
+        index = int(number)
+        if index < 0:
+            raise ValueError(f"there is no directory {index}")
+        return self._directories[index]
 
     def _remove(self, directory: Path, path: str) -> None:
         folder, name = _split(path)

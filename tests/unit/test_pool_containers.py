@@ -1,0 +1,164 @@
+"""What a container says is not believed: whatever it is, a sandbox is closed, and the server keeps its limits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+
+from roost.dynamic_sessions import CodePool
+from roost.errors import SandboxFailed
+from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxLimits
+from roost.sandboxes.pool import PoolProvider
+from roost.sandboxes.pool.claims import HELD, Claims
+from roost.sandboxes.pool.link import Link
+from roost.sandboxes.pool.notes import Notes
+from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
+
+Json = dict[str, Any]
+Answers = dict[str, Json | None]
+IDENTIFIER = "roost-1"
+CLAIMS = Claims(b"a secret", IDENTIFIER)
+CLAIM = CLAIMS.make(1)
+NOTHING: Json = {"parts": [], "gone": []}
+
+
+class FakePool(CodePool):
+    """Has this sandbox's container, until it is ended."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def run(self, identifier: str, code: str) -> str:
+        await anyio.lowlevel.checkpoint()
+        return HELD + json.dumps(CLAIM._asdict())
+
+    async def end(self, identifier: str) -> None:
+        self.ended += 1
+
+
+class FakeLink(Link):
+    """Stands for a container that answers each question with what it is given; None: not at all."""
+
+    def __init__(self, pool: CodePool, answers: Answers) -> None:
+        super().__init__(pool, IDENTIFIER, "folder", "/door")
+        self.answers: Answers = {"stop": {}, "unpack": {}, "packed": {}, "pack": NOTHING, **answers}
+        self.take: Callable[[bytes, int, bytes], None] = lambda *frame: None
+        self.sent: list[tuple[bytes, int]] = []
+        self.files: dict[str, bytes] = {}
+        self.fetched: list[str] = []
+
+    def put(self, kind: bytes, channel: int, data: bytes = b"") -> None:
+        self.sent.append((kind, channel))
+        told = self.answers[json.loads(data)["do"]] if kind == b"Q" else None
+        if told is not None:
+            self.take(b"A", channel, json.dumps(told).encode())
+
+    async def put_file(self, name: str, data: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def file(self, name: str, size: int, check: int) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        self.fetched.append(name)
+        return self.files[name]
+
+    async def run(self, take: Callable[[bytes, int, bytes], None]) -> None:
+        self.take = take
+        take(b"H", 0, b"{}")
+        try:
+            with self._scope:
+                await anyio.sleep_forever()
+        finally:
+            self.ended.set()
+
+
+class Provider(PoolProvider):
+    """Opens sandboxes with such containers."""
+
+    def __init__(self, folder: Path, answers: Answers) -> None:
+        super().__init__(
+            endpoint="http://127.0.0.1:9", token="token", secret="s" * 16, notes=folder / "notes"
+        )
+        self.folder = folder
+        self.pool = FakePool()
+        self.link = FakeLink(self.pool, answers)
+
+    async def _make(self, plan: Plan, pool: CodePool, tasks: TaskGroup) -> PoolSandbox:
+        notes = Notes(self.folder / "notes")
+        notes.opened(IDENTIFIER, "name")
+        rented = Rented(self.pool, IDENTIFIER, notes, "name", CLAIMS, CLAIM)
+        made = PoolSandbox(plan, rented, self.link, tasks)
+        await made.begin()
+        return made
+
+    @asynccontextmanager
+    async def opened(self, disk_bytes: int = 0) -> AsyncGenerator[PoolSandbox, None]:
+        volume = LocalVolume(self.folder / "home")
+        volume.path.mkdir(exist_ok=True)
+        limits = SandboxLimits(disk_bytes=disk_bytes)
+        plan = Plan(
+            session_id="sesn_1", generation=1, home=volume, workspace=volume, limits=limits
+        )
+        async with self.open(plan) as sandbox:
+            assert isinstance(sandbox, PoolSandbox)
+            yield sandbox
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"parts": [], "gone": [[float("inf"), "x"]]},
+        {"parts": [["down-1-0", float("inf"), 0]], "gone": []},
+        {"parts": 5, "gone": []},
+        {"parts": [[]], "gone": []},
+        {},
+    ],
+)
+async def test_a_sandbox_is_closed_whatever_its_container_answers(
+    tmp_path: Path, told: Json, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Provider(tmp_path, {"pack": told})
+    with caplog.at_level(logging.WARNING):
+        async with made.opened() as sandbox:
+            with pytest.raises(SandboxFailed):
+                await sandbox.bring_back()
+    assert made.link.ended.is_set()
+    assert made.pool.ended == 1
+    assert "files are left in a pool" in caplog.text
+
+
+async def test_the_link_ends_with_its_sandbox_also_if_that_cannot_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Provider(tmp_path, {})
+
+    async def fail(self: PoolSandbox) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(PoolSandbox, "stop", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        async with made.opened():
+            pass
+    assert made.link.ended.is_set()
+
+
+async def test_a_fault_while_files_come_back_does_not_leave_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Provider(tmp_path, {})
+
+    async def fail(self: PoolSandbox) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(PoolSandbox, "bring_back", fail)
+    with pytest.raises(RuntimeError, match="a fault"):
+        async with made.opened():
+            pass
+    assert made.pool.ended == 1
