@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import anyio
 import httpx2
@@ -163,7 +164,9 @@ class CodePool:
                 "GET",
                 identifier,
                 lambda is_flat: (
-                    f"files/{name}/content" if is_flat else f"files/content/{folder}/{name}"
+                    f"files/{quote(name, safe='')}/content"
+                    if is_flat
+                    else f"files/content/{quote(folder)}/{quote(name, safe='')}"
                 ),
                 lambda is_flat: {"params": {"path": folder} if is_flat else {}, "most": most},
             )

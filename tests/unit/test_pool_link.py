@@ -12,7 +12,14 @@ from typing import Any
 import anyio
 import pytest
 
-from roost.dynamic_sessions import CodePool, PoolRefused, PoolUnavailable
+from roost.dynamic_sessions import (
+    NEWEST,
+    OLDER,
+    CodePool,
+    PoolAnswer,
+    PoolRefused,
+    PoolUnavailable,
+)
 from roost.guest import commands
 from roost.sandboxes.pool import link as links
 from roost.sandboxes.pool.link import HEADER, PIECE, Link
@@ -43,7 +50,7 @@ class FakePool(CodePool):
             return "gone"
         head: Json = {"sum": zlib.crc32(data), "size": len(data)}
         if len(data) > asked["most"]:
-            self.files["out"], head["file"], data = data, "out", b""
+            self.files["out-0"], head["file"], data = data, "out-0", b""
         text = base64.b64encode(json.dumps(head).encode() + b"\n" + data).decode()
         return self.spoil(len(self.asked), f"{len(text)}:{text}")
 
@@ -142,6 +149,31 @@ async def test_what_is_sent_has_numbers_and_sums(monkeypatch: pytest.MonkeyPatch
         assert PIECE.unpack_from(part) == (zlib.crc32(data), len(data))
     whole = b"".join(part[PIECE.size :] for part in parts)
     assert whole == HEADER.pack(b"I", 2, 10) + b"some bytes"
+
+
+@pytest.mark.parametrize("name", ["../x", "out-0/../x", "out-0?a=b", "out-\u0661", "down-1", "in-1"])
+async def test_only_files_that_the_other_side_makes_are_fetched(name: str) -> None:
+    link = Link(FakePool(b""), "id", "folder", "/door")
+    with pytest.raises(PoolRefused, match="names a file"):
+        await link.file(name, 1, 0)
+
+
+async def test_a_file_s_name_stays_a_name_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def sent(self: CodePool, method: str, identifier: str, path: str, *more: Any) -> Any:
+        asked.append(path)
+        return PoolAnswer(200, "", b"")
+
+    monkeypatch.setattr(CodePool, "_sent", sent)
+    for version in (NEWEST, OLDER):
+        pool = CodePool("http://127.0.0.1:9", "token", api_version=version)
+        await pool.download("id", "a folder/in", "../x?y#z/", 1)
+        await pool.aclose()
+    assert asked == [
+        "files/..%2Fx%3Fy%23z%2F/content",
+        "files/content/a%20folder/in/..%2Fx%3Fy%23z%2F",
+    ]
 
 
 @pytest.mark.parametrize("error", [PoolUnavailable("away"), PoolRefused("no")])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -31,6 +32,7 @@ _SMALL: Final = 2_000  # the same where answers are cut at 4,096 characters
 _MOST_AT_ONCE: Final = 1024 * 1024
 _DAMAGED: Final = 5  # answers in a row
 _LONGEST: Final = 16 * 1024 * 1024  # bytes of a frame, or of a file with frames
+_FILES: Final = re.compile(r"out-[0-9]{1,20}|down-[0-9]{1,20}-[0-9]{1,10}")  # that it makes
 _ASK: Final = '''\
 def _roost_ask(_given):
     import base64, json, socket
@@ -119,6 +121,8 @@ class Link:
 
         :raises PoolUnavailable: :raises PoolRefused:
         """
+        if not _FILES.fullmatch(name):
+            raise PoolRefused(f"the container names a file that it does not make: {name[:100]!r}")
         for _ in range(_DAMAGED):
             data = await self._pool.download(self._identifier, self._folder, name, size)
             if (len(data), zlib.crc32(data)) == (size, check):
