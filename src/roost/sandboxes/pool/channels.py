@@ -40,7 +40,7 @@ class Channel:
         self._changed = anyio.Event()
 
     def frame(self, kind: bytes, data: bytes) -> None:
-        """Take a frame of this channel."""
+        """Take a frame of this channel. :raises ValueError: it cannot be one"""
         if kind == b"O":
             self._data += data[
                 : 2 * WINDOW - len(self._data)
@@ -48,7 +48,10 @@ class Channel:
         elif kind == b"D":
             self._ended = True
         elif kind == b"T":
-            self._room += int(data)
+            taken = int(data)
+            if not 0 <= taken <= WINDOW - self._room:
+                raise ValueError("more was taken than was sent")
+            self._room += taken
         self.wake()
 
     async def take(self, limit: int) -> bytes:
