@@ -162,3 +162,25 @@ async def test_a_fault_while_files_come_back_does_not_leave_the_container(
         async with made.opened():
             pass
     assert made.pool.ended == 1
+
+
+_LARGE = 32 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([[f"down-1-{number}", _LARGE, 0] for number in range(3)], "limit of the disk"),
+        ([["down-1-0", 10, 0], ["down-1-0", 10, 0]], "a part twice"),
+        ([["down-1-0", 0, 0]], "parts that cannot be"),
+        ([["down-1-0", _LARGE + 1, 0]], "parts that cannot be"),
+    ],
+)
+async def test_parts_that_cannot_be_are_not_fetched(
+    tmp_path: Path, parts: list[list[object]], said: str
+) -> None:
+    made = Provider(tmp_path, {"pack": {"parts": parts, "gone": []}})
+    async with made.opened(disk_bytes=_LARGE) as sandbox:
+        with pytest.raises(SandboxFailed, match=said):
+            await sandbox.bring_back()
+    assert made.link.fetched == []

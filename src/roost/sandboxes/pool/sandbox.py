@@ -279,19 +279,18 @@ class PoolSandbox:
             number = self._brought + 1
             told = await self.ask("pack", number=number)
             try:
+                received = transfer.Received(kept, self._plan.limits.disk_bytes)
+                parts = _checked(told["parts"], received.most)
                 with tempfile.TemporaryFile() as file:
-                    for name, size, check in told["parts"]:
-                        if not 0 <= size <= _PART:
-                            raise SandboxFailed("the container's files are in parts that cannot be")
-                        file.write(await self._link.file(str(name), size, check))
+                    for name, size, check in parts:
+                        file.write(await self._link.file(name, size, check))
                     file.seek(0)
-                    received = transfer.Received(kept, self._plan.limits.disk_bytes)
                     await anyio.to_thread.run_sync(received.apply, file, told["gone"])
             except (PoolRefused, PoolUnavailable, OSError, *NONSENSE) as error:
                 raise SandboxFailed(f"the container's files cannot be fetched: {error}") from error
             self._brought = number
             await self._rented.settle()
-            await self.ask("packed", parts=[part[0] for part in told["parts"]])
+            await self.ask("packed", parts=[name for name, _, _ in parts])
 
     async def stop(self) -> None:
         await self._ending.reach(self._kill)
@@ -328,3 +327,18 @@ class PoolSandbox:
     def close(self) -> None:
         """Let go of the link, whatever has become of the sandbox: it outlives being cancelled."""
         self._link.close("the sandbox is closed")
+
+
+def _checked(told: list[Any], most: int) -> list[tuple[str, int, int]]:
+    """The parts of an archive, if they can be those of files that the disk has room for.
+
+    :raises SandboxFailed: they cannot :raises ValueError: :raises TypeError: they are none
+    """
+    parts = [(str(name), int(size), int(check)) for name, size, check in told]
+    if not all(0 < size <= _PART for _, size, _ in parts):
+        raise SandboxFailed("the container's files are in parts that cannot be")
+    if len({name for name, _, _ in parts}) != len(parts):
+        raise SandboxFailed("the container's files have a part twice")
+    if sum(size for _, size, _ in parts) > most + _PART:
+        raise SandboxFailed("the container's files are over the limit of the disk")
+    return parts

@@ -187,7 +187,8 @@ class Received:
 
     def __init__(self, directories: Sequence[Path], most: int) -> None:
         self._directories = directories
-        self._left = min(most or _MOST, _MOST)
+        self.most = min(most or _MOST, _MOST)
+        self._left = self.most
 
     def apply(self, archive: IO[bytes], gone: Sequence[Sequence[Any]]) -> None:
         """All of an archive; what is `gone` is removed first. :raises SandboxFailed: it cannot be"""
