@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import io
+import os
 import tarfile
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from roost.errors import SandboxFailed
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
+from roost.sandboxes.pool import transfer
 from roost.sandboxes.pool.transfer import Place, Received, pack, places
 
 Member = tuple[tarfile.TarInfo, bytes]
+_NOBODY = (65534, 65534) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 
 
 def member(name: str, data: bytes = b"", **fields: object) -> Member:
@@ -25,11 +31,11 @@ def member(name: str, data: bytes = b"", **fields: object) -> Member:
     return made, data
 
 
-def archive(*members: Member) -> io.BytesIO:
+def archive(*members: Member, form: int = tarfile.GNU_FORMAT) -> io.BytesIO:
     file = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=file, mode="wb") as packed,
-        tarfile.open(fileobj=packed, mode="w|") as made,
+        tarfile.open(fileobj=packed, mode="w|", format=form) as made,
     ):
         for info, data in members:
             made.addfile(info, io.BytesIO(data))
@@ -98,7 +104,7 @@ def test_only_files_directories_and_links_are_taken_and_no_set_uid(home: Path) -
         lambda file: archive(member("7/file", b"x")),
         lambda file: archive(member("seven/file", b"x")),
         lambda file: archive(member("-1/file", b"x")),
-        lambda file: archive(member("0/file", b"x", pax_headers={"mtime": "1e30"})),
+        lambda file: archive(member("0/file", b"x", mtime=2**80)),
     ],
 )
 def test_what_is_no_archive_is_the_sandbox_s_failure(
@@ -120,6 +126,97 @@ def test_more_than_the_disk_may_have_is_refused(home: Path) -> None:
     with pytest.raises(SandboxFailed, match="limit of the disk"):
         Received([home], 1000).apply(archive(member("0/much", b"x" * 1001)), [])
     assert list(home.iterdir()) == []
+
+
+def test_more_entries_than_a_directory_may_have_are_refused(home: Path) -> None:
+    links = [member(f"0/{n}", type=tarfile.SYMTYPE, linkname="x") for n in range(4)]
+    with pytest.raises(SandboxFailed, match="too many files"):
+        Received([home], 0, members=3).apply(archive(*links), [])
+    assert len(list(home.iterdir())) == 3
+    with pytest.raises(SandboxFailed, match="too many files"):
+        Received([home], 0, members=3).apply(archive(member("0/a/b/c/d/e", b"x")), [])
+
+
+def test_what_is_small_only_while_it_is_packed_is_refused(home: Path) -> None:
+    zeros = bytes(40_000_000)
+    for kind in (tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME):
+        header, _ = member("0", type=kind)
+        header.size = len(zeros)
+        packed = io.BytesIO(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + zeros, 1))
+        with pytest.raises(SandboxFailed, match="limit of the disk|another form"):
+            Received([home], 1000).apply(packed, [])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        member("0/file", b"x", pax_headers={"comment": "x" * 10}),
+        member("0/file", b"x", type=tarfile.GNUTYPE_SPARSE),
+    ],
+)
+def test_an_archive_of_another_form_is_refused(home: Path, odd: Member) -> None:
+    with pytest.raises(SandboxFailed, match="another form"):
+        Received([home], 0).apply(archive(odd, form=tarfile.PAX_FORMAT), [])
+
+
+def test_names_in_names_have_an_end(home: Path) -> None:
+    header, _ = member("0/x", type=tarfile.GNUTYPE_LONGNAME)
+    packed = io.BytesIO(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) * 20_000, 1))
+    with pytest.raises(SandboxFailed):
+        Received([home], 0).apply(packed, [])
+
+
+def test_storing_files_has_a_time_limit(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_SECONDS", -1.0)
+    with pytest.raises(SandboxFailed, match="take too long"):
+        Received([home], 0).apply(archive(member("0/file", b"x")), [])
+
+
+def test_a_long_name_comes_back(home: Path) -> None:
+    path = "/".join(["d" * 200] * 5)
+    Received([home], 0).apply(archive(member(f"0/{path}/\u00e9", b"x")), [])
+    assert (home / path / "\u00e9").read_bytes() == b"x"
+
+
+@pytest.fixture
+def common() -> Iterator[Path]:
+    """A directory that everybody can come to."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        (Path(made) / "home").mkdir()
+        yield Path(made) / "home"
+
+
+def test_what_is_in_directories_without_rights_comes_back(common: Path) -> None:
+    """Also if the server is not root: here what it does counts as somebody else's."""
+    home = common
+    (home / "closed" / "in").mkdir(parents=True)
+    for name in ("gone", "kept"):
+        (home / "closed" / name).write_text(name)
+    for folder in (home / "closed", home):
+        folder.chmod(0o555)
+        os.chown(folder, *_NOBODY)
+    os.chown(home / "closed" / "in", *_NOBODY)
+    made = [
+        member("0/closed/kept", b"new"),
+        member("0/fresh", type=tarfile.DIRTYPE, mode=0o555),
+        member("0/fresh/file", b"file"),
+    ]
+
+    def apply() -> None:
+        if os.geteuid() == 0:  # of this thread alone, which ends
+            ctypes.CDLL(None).setfsuid(_NOBODY[0])
+            with pytest.raises(PermissionError):
+                (home / "closed" / "other").write_text("x")
+        Received([home], 0).apply(archive(*made), [[0, "closed/gone"], [0, "closed/in"]])
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(apply).result()
+    assert {p.name: p.read_text() for p in (home / "closed").iterdir()} == {"kept": "new"}
+    assert (home / "fresh" / "file").read_text() == "file"
+    for folder in (home, home / "closed", home / "fresh"):
+        assert folder.stat().st_mode & 0o777 == 0o555
+        folder.chmod(0o755)
 
 
 def test_an_archive_has_what_is_there_and_follows_nothing(home: Path) -> None:

@@ -700,7 +700,7 @@ class Files:
         writer = Writer(self._folder, number)
         with (
             gzip.GzipFile(fileobj=writer, mode="wb", compresslevel=1) as packed,  # type: ignore[call-overload]
-            tarfile.open(fileobj=packed, mode="w|") as archive,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as archive,
         ):
             for index, (before, now) in enumerate(zip(self._known, seen, strict=True)):
                 real = self._names.real[self._config["kept"][index]]

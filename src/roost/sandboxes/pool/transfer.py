@@ -1,7 +1,9 @@
 """Files on their way: a plan's volumes and mounts as an archive, and what was changed in a container put back.
 
 Nothing in an archive that comes from a container is believed: every step is taken from an open directory, no link is
-followed, and there is a limit to how much it may be. All of it blocks.
+followed, and there is a limit to how much it may be, packed or unpacked, and to how long it may take. Of the forms that
+an archive may have it is the plainest (GNU's, with long names): others keep lists in their headers, which have no end.
+All of it blocks.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import secrets
 import shutil
 import stat
 import tarfile
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 
 from roost import disk
 from roost.errors import SandboxFailed
@@ -33,6 +36,24 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST: Final = 64 * 1024**3
 _MOST_MEMBERS: Final = 1_000_000
 _PIECE: Final = 1024 * 1024
+_MOST_CLOSED: Final = 100_000  # directories whose modes have to wait until all is in them
+_LONGEST_HEADER: Final = 64 * 1024  # bytes: a path, or what a link leads to
+_OF_A_MEMBER: Final = 16 * 1024  # bytes around a file: headers with both, and what fills blocks
+_SECONDS: Final = 300.0
+_LONG: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_KINDS: Final = frozenset(
+    {
+        tarfile.REGTYPE,
+        tarfile.AREGTYPE,
+        tarfile.DIRTYPE,
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        *_LONG,
+    }
+)
 
 
 class Place:
@@ -185,8 +206,13 @@ class _Content(io.RawIOBase):
 class Received:
     """Puts what was changed in a container into the directories that it was filled from."""
 
-    def __init__(self, directories: Sequence[Path], most: int) -> None:
+    def __init__(
+        self, directories: Sequence[Path], most: int, *, members: int = _MOST_MEMBERS
+    ) -> None:
         self._directories = directories
+        self._members = members
+        self._unpacked = _PIECE
+        self._until = time.monotonic() + _SECONDS
         self.most = min(most or _MOST, _MOST)
         self._left = self.most
 
@@ -195,21 +221,54 @@ class Received:
         try:
             for index, path in gone:
                 self._remove(self._top(index), str(path))
-            with tarfile.open(fileobj=archive, mode="r|gz") as members:
-                settled: list[tuple[Path, str, int]] = []
-                for member in members:
-                    number, _, path = member.name.partition("/")
-                    top = self._top(number)
-                    if path:
-                        self._put(top, path, member, members)
-                    if path and member.isdir():
-                        settled.append((top, path, member.mode))
-                for top, path, mode in reversed(settled):
-                    _settle(top, path, mode)
+            self._unpacked += self.most
+            with (
+                gzip.GzipFile(fileobj=archive) as unpacked,
+                tarfile.open(
+                    fileobj=_Measured(unpacked, self._measure), mode="r|", tarinfo=_Member
+                ) as members,
+            ):
+                self._take(members)
         except (tarfile.TarError, zlib.error, EOFError, IndexError, *NONSENSE) as error:
             raise SandboxFailed(f"the container's files cannot be read: {error}") from error
         except OSError as error:
             raise SandboxFailed(f"the container's files cannot be stored: {error}") from error
+
+    def _take(self, members: tarfile.TarFile) -> None:
+        closed: list[tuple[Path, str, int]] = []
+        while (member := members.next()) is not None:
+            members.members.clear()  # it would keep all of them
+            self._count()
+            number, _, path = member.name.partition("/")
+            top = self._top(number)
+            if not path:
+                continue
+            self._put(top, path, member, members)
+            if not member.isdir():
+                continue
+            if member.mode & stat.S_IRWXU == stat.S_IRWXU:
+                _settle(top, path, member.mode)
+            else:
+                closed.append((top, path, member.mode))
+            if len(closed) > _MOST_CLOSED:
+                raise SandboxFailed("the container has too many directories without rights")
+        for top, path, mode in reversed(closed):
+            _settle(top, path, mode)
+
+    def _count(self) -> None:
+        """One more entry of a directory."""
+        self._members -= 1
+        self._unpacked += _OF_A_MEMBER
+        if self._members < 0:
+            raise SandboxFailed("the container has too many files")
+
+    def _measure(self, size: int) -> None:
+        """So many bytes were unpacked."""
+        self._unpacked -= size
+        if self._unpacked < 0:
+            raise SandboxFailed("the container's files are over the limit of the disk")
+        if time.monotonic() > self._until:
+            raise SandboxFailed("the container's files take too long to store")
 
     def _top(self, number: Any) -> Path:
         index = int(number)
@@ -219,7 +278,7 @@ class Received:
 
     def _remove(self, directory: Path, path: str) -> None:
         folder, name = _split(path)
-        with _Opened(directory, folder) as at:
+        with _Opened(directory, folder, writes=True) as at:
             if at is None:
                 return
             try:
@@ -234,7 +293,7 @@ class Received:
         self, directory: Path, path: str, member: tarfile.TarInfo, members: tarfile.TarFile
     ) -> None:
         folder, name = _split(path)
-        with _Opened(directory, folder, makes=True) as at:
+        with _Opened(directory, folder, writes=True, makes=self._count) as at:
             assert at is not None
             if member.isdir():
                 _make(at, name)
@@ -248,6 +307,32 @@ class Received:
                 content = members.extractfile(member)
                 assert content is not None
                 _write(at, name, content, member)
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive, of a kind that needs no more memory than its header's size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """:raises SandboxFailed: it is another kind"""
+        made = super().frombuf(buf, encoding, errors)
+        is_long = made.type in _LONG and made.size > _LONGEST_HEADER
+        if made.type not in _KINDS or made.size < 0 or is_long:
+            raise SandboxFailed("the container's files are in an archive of another form")
+        return made
+
+
+class _Measured(io.RawIOBase):
+    """What is unpacked, piece by piece; each is told before it is given on."""
+
+    def __init__(self, unpacked: gzip.GzipFile, tell: Callable[[int], None]) -> None:
+        self._unpacked = unpacked
+        self._tell = tell
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._unpacked.read(size)
+        self._tell(len(data))
+        return data
 
 
 def _write(at: int, name: str, content: IO[bytes], member: tarfile.TarInfo) -> None:
@@ -309,13 +394,25 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class _Opened:
-    """A directory below another, open while the body runs; None if it is not there, and it `makes` none."""
+    """A directory below another, open while the body runs; None if it is not there, and none is to be made.
 
-    def __init__(self, top: Path, path: str, *, makes: bool = False) -> None:
+    `makes` is called before one is. If the body `writes` in it, the owner may do so meanwhile, whatever its mode is.
+    """
+
+    def __init__(
+        self,
+        top: Path,
+        path: str,
+        *,
+        writes: bool = False,
+        makes: Callable[[], None] | None = None,
+    ) -> None:
         self._top = top
         self._path = path
+        self._writes = writes
         self._makes = makes
         self._at: int | None = None
+        self._mode: int | None = None
 
     def __enter__(self) -> int | None:
         at = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -327,6 +424,10 @@ class _Opened:
                 if inner is None:
                     return None
                 at = inner
+            mode = stat.S_IMODE(os.fstat(at).st_mode)
+            if self._writes and mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.fchmod(at, mode | stat.S_IRWXU)
+                self._mode = mode
         except BaseException:
             if at >= 0:
                 os.close(at)
@@ -338,11 +439,17 @@ class _Opened:
         try:
             return open_at(at, name, _DIRECTORY)
         except OSError:
-            if not self._makes:
+            if self._makes is None:
                 return None
+        self._makes()
         _make(at, name)
         return open_at(at, name, _DIRECTORY)
 
     def __exit__(self, *error: object) -> None:
-        if self._at is not None:
+        if self._at is None:
+            return
+        try:
+            if self._mode is not None:
+                os.fchmod(self._at, self._mode)
+        finally:
             os.close(self._at)
