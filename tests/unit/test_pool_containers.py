@@ -14,9 +14,9 @@ import pytest
 from anyio.abc import TaskGroup
 
 from roost.dynamic_sessions import CodePool
-from roost.errors import SandboxFailed
+from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxLimits
-from roost.sandboxes.pool import PoolProvider
+from roost.sandboxes.pool import PoolProvider, sandbox as sandboxes
 from roost.sandboxes.pool.claims import HELD, Claims
 from roost.sandboxes.pool.link import Link
 from roost.sandboxes.pool.notes import Notes
@@ -95,7 +95,11 @@ class Provider(PoolProvider):
         notes.opened(IDENTIFIER, "name")
         rented = Rented(self.pool, IDENTIFIER, notes, "name", CLAIMS, CLAIM)
         made = PoolSandbox(plan, rented, self.link, tasks)
-        await made.begin()
+        try:
+            await made.begin()
+        except BaseException:
+            made.close()
+            raise
         return made
 
     @asynccontextmanager
@@ -184,3 +188,25 @@ async def test_parts_that_cannot_be_are_not_fetched(
         with pytest.raises(SandboxFailed, match=said):
             await sandbox.bring_back()
     assert made.link.fetched == []
+
+
+async def test_files_that_never_come_are_waited_for_with_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = Provider(tmp_path, {"pack": None})
+    with caplog.at_level(logging.WARNING):
+        async with made.opened() as sandbox:
+            monkeypatch.setattr(sandboxes, "_SECONDS_TO_STOP", 0.05)
+            with pytest.raises(SandboxFailed, match="did not come within 0 seconds"):
+                await sandbox.bring_back()
+    assert "files are left in a pool: " in caplog.text
+    assert made.pool.ended == 1
+
+
+async def test_a_container_that_is_never_filled_is_given_up_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandboxes, "_SECONDS_TO_STOP", 0.05)
+    with pytest.raises(SandboxUnavailable, match="not be filled within 0 seconds"):
+        async with Provider(tmp_path, {"unpack": None}).opened():
+            pass

@@ -23,7 +23,8 @@ class RunningSandboxes:
         try:
             yield
         finally:
-            del self._open[session_id]
+            if self._open.get(session_id) is sandbox:  # a newer lease may have opened its own
+                del self._open[session_id]
 
     def has_lost_files(self, session_id: str) -> bool:
         """Whether files were lost with an earlier sandbox, which was on another machine."""

@@ -120,6 +120,9 @@ class PoolSandbox:
             with anyio.fail_after(_SECONDS_TO_STOP):
                 await self._told(0)
                 await self._fill()
+        except TimeoutError:
+            words = f"a container could not be filled within {_SECONDS_TO_STOP:.0f} seconds"
+            raise SandboxUnavailable(words) from None
         except (SandboxFailed, PoolRefused, PoolUnavailable, OSError) as error:
             if isinstance(error, SandboxUnavailable):
                 raise
@@ -272,8 +275,16 @@ class PoolSandbox:
     async def bring_back(self) -> None:
         """The plan's volumes, and mounts that can be written to, have what was changed inside.
 
-        :raises SandboxFailed: that cannot be had, or not be stored
+        :raises SandboxFailed: that cannot be had, or not be stored, or takes too long
         """
+        try:
+            with anyio.fail_after(_SECONDS_TO_STOP):
+                await self._bring_back()
+        except TimeoutError:
+            words = f"the container's files did not come within {_SECONDS_TO_STOP:.0f} seconds"
+            raise SandboxFailed(words) from None
+
+    async def _bring_back(self) -> None:
         kept = [each.source for each in self._places if each.comes_back]
         async with self._bringing:
             number = self._brought + 1
