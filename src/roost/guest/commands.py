@@ -180,14 +180,16 @@ class Supervisor:
         self._files.settle()
         self._listen()
         self._say(b"H", 0, {"names": self._names.real})
-        while not self._is_over and time.monotonic() - self._heard < self._config["leash"]:
-            for key, events in self._selector.select(self._pause()):
-                key.data(events)
-            self._reap()
-            self._look()
-            self._tell()
-            self._serve()
-        kill_all()
+        try:
+            while not self._is_over and time.monotonic() - self._heard < self._config["leash"]:
+                for key, events in self._selector.select(self._pause()):
+                    key.data(events)
+                self._reap()
+                self._look()
+                self._tell()
+                self._serve()
+        finally:
+            kill_all()
 
     # The door
 
@@ -246,10 +248,15 @@ class Supervisor:
             if not data and now < until:
                 continue
             self._waiters.remove(waiter)
-            head: Json = {"sum": zlib.crc32(data), "size": len(data)}
+            name = None
             if len(data) > asked["most"]:
-                head["file"] = self._files.put_out(asked["after"], data)
-                data = b""
+                try:
+                    name = self._files.put_out(asked["after"], data)
+                except OSError:  # there is no room: as much of it as an answer holds
+                    data = data[: asked["most"]]
+            head: Json = {"sum": zlib.crc32(data), "size": len(data)}
+            if name is not None:
+                head["file"], data = name, b""
             with suppress(OSError), stream:
                 stream.sendall(json.dumps(head).encode() + b"\n" + data)
 
@@ -610,6 +617,9 @@ class Files:
         self._known: list[dict[str, list[Any]]] = []  # of each place that comes back
         self._next: list[dict[str, list[Any]]] = []
         self._number = 0
+        self._packing = threading.Lock()
+        self._archives = 0
+        self._parts: list[list[Any]] = []  # of the last archive
         self._out: list[tuple[int, str]] = []
 
     def settle(self) -> None:
@@ -689,15 +699,22 @@ class Files:
 
     def pack(self, number: int) -> Json:
         """Write what was changed since the last archive that has arrived into a new one; the same number again
-        means that the last one has not.
+        means that the last one has not. One is made at a time, and no two have a part of the same name.
         """
+        with self._packing:
+            return self._pack(number)
+
+    def _pack(self, number: int) -> Json:
+        self.packed([part[0] for part in self._parts])
         if number > self._number:
             self._number = number
             if self._next:
                 self._known = self._next
         seen = [self._seen(place) for place in self._config["kept"]]
         gone, changed = [], 0
-        writer = Writer(self._folder, number)
+        self._archives += 1
+        writer = Writer(self._folder, self._archives)
+        self._parts = writer.names
         with (
             gzip.GzipFile(fileobj=writer, mode="wb", compresslevel=1) as packed,  # type: ignore[call-overload]
             tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as archive,
@@ -827,10 +844,10 @@ class Writer:
     def _flush(self, size: int) -> None:
         path = f"{self._prefix}-{len(self.names)}"
         data = bytes(self._data[:size])
+        self.names.append([os.path.basename(path), len(data), zlib.crc32(data)])
         with open(path, "wb") as file:
             file.write(data)
         del self._data[:size]
-        self.names.append([os.path.basename(path), len(data), zlib.crc32(data)])
 
 
 class Padded:
