@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from roost.dynamic_sessions import CodePool
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxLimits
+from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, SandboxLimits, UnixAddress
 from roost.sandboxes.pool import PoolProvider, sandbox as sandboxes
 from roost.sandboxes.pool.claims import HELD, Claims
 from roost.sandboxes.pool.link import Link
@@ -57,6 +57,8 @@ class FakeLink(Link):
 
     def put(self, kind: bytes, channel: int, data: bytes = b"") -> None:
         self.sent.append((kind, channel))
+        if kind == b"S":
+            self.take(b"F", channel, b"no such program")
         told = self.answers[json.loads(data)["do"]] if kind == b"Q" else None
         if told is not None:
             self.take(b"A", channel, json.dumps(told).encode())
@@ -107,8 +109,14 @@ class Provider(PoolProvider):
         volume = LocalVolume(self.folder / "home")
         volume.path.mkdir(exist_ok=True)
         limits = SandboxLimits(disk_bytes=disk_bytes)
+        nobody = Endpoint(address=UnixAddress(self.folder / "nobody"), socket="/run/roost/x.sock")
         plan = Plan(
-            session_id="sesn_1", generation=1, home=volume, workspace=volume, limits=limits
+            session_id="sesn_1",
+            generation=1,
+            home=volume,
+            workspace=volume,
+            endpoints=[nobody],
+            limits=limits,
         )
         async with self.open(plan) as sandbox:
             assert isinstance(sandbox, PoolSandbox)
@@ -210,3 +218,20 @@ async def test_a_container_that_is_never_filled_is_given_up_in_words(
     with pytest.raises(SandboxUnavailable, match="not be filled within 0 seconds"):
         async with Provider(tmp_path, {"unpack": None}).opened():
             pass
+
+
+async def test_a_container_begins_nothing_under_the_server_s_numbers(tmp_path: Path) -> None:
+    made = Provider(tmp_path, {})
+    async with made.opened():
+        made.link.take(b"C", 3, b"0")
+        for channel in (0, 4):
+            with pytest.raises(ValueError, match="cannot be"):
+                made.link.take(b"C", channel, b"0")
+
+
+async def test_commands_that_are_refused_are_not_kept(tmp_path: Path) -> None:
+    async with Provider(tmp_path, {}).opened() as sandbox:
+        for _ in range(3):
+            with pytest.raises(SandboxFailed, match="no such program"):
+                await sandbox.spawn(["nothing"])
+        assert sandbox._channels == {}

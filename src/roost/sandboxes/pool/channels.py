@@ -99,6 +99,11 @@ class PoolProcess(Channel):
         self.stopped = False
 
     @property
+    def is_refused(self) -> bool:
+        """Whether it could not be started."""
+        return self._refused is not None
+
+    @property
     def over(self) -> bool:
         """Whether it is gone, and all of its output received."""
         return self._code is not None and self._ended and not self._data

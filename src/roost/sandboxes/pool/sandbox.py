@@ -185,7 +185,9 @@ class PoolSandbox:
             self._channels[channel].frame(kind, data)
 
     def _accept(self, channel: int, index: int) -> None:
-        if channel in self._channels or not 0 <= index < len(self._plan.endpoints):
+        # Its own numbers are odd: the even ones are for what is begun here.
+        is_free = channel % 2 == 1 and channel not in self._channels
+        if not is_free or not 0 <= index < len(self._plan.endpoints):
             raise ValueError("a connection that cannot be")
         if len(self._channels) >= _MOST_CHANNELS:
             self._link.put(b"X", channel)
@@ -198,7 +200,7 @@ class PoolSandbox:
         try:
             await connection.serve(self._plan.endpoints[index])
         finally:
-            del self._channels[channel]
+            self._channels.pop(channel, None)
 
     def _wake(self) -> None:
         self._changed.set()
@@ -255,7 +257,10 @@ class PoolSandbox:
         try:
             await process.begin()
         except BaseException:
-            process.signal(9)
+            if process.is_refused:
+                self._channels.pop(number, None)
+            else:
+                process.signal(9)
             raise
         if self._ending.begun:
             raise SandboxFailed("the sandbox is stopped")
