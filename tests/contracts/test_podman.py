@@ -34,6 +34,9 @@ class TestPodman(InPodman, HostileContract):
     test_what_a_mount_hides = (
         FileContract.test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere
     )
+    test_a_mount_stays_as_it_is = (
+        FileContract.test_nothing_can_be_put_into_a_mount_or_into_what_it_hides
+    )
     # What becomes of a container is another program's work there.
     layered = ContainerLayers.layered
     test_packages = (

@@ -16,7 +16,8 @@ from anyio.abc import TaskGroup
 from roost.dynamic_sessions import CodePool
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, SandboxLimits, UnixAddress
-from roost.sandboxes.pool import PoolProvider, sandbox as sandboxes
+from roost.sandboxes.pool import PoolProvider
+from roost.sandboxes.pool import sandbox as sandboxes
 from roost.sandboxes.pool.claims import HELD, Claims
 from roost.sandboxes.pool.link import Link
 from roost.sandboxes.pool.notes import Notes

@@ -151,7 +151,9 @@ async def test_what_is_sent_has_numbers_and_sums(monkeypatch: pytest.MonkeyPatch
     assert whole == HEADER.pack(b"I", 2, 10) + b"some bytes"
 
 
-@pytest.mark.parametrize("name", ["../x", "out-0/../x", "out-0?a=b", "out-\u0661", "down-1", "in-1"])
+@pytest.mark.parametrize(
+    "name", ["../x", "out-0/../x", "out-0?a=b", "out-\u0661", "down-1", "in-1"]
+)
 async def test_only_files_that_the_other_side_makes_are_fetched(name: str) -> None:
     link = Link(FakePool(b""), "id", "folder", "/door")
     with pytest.raises(PoolRefused, match="names a file"):

@@ -143,7 +143,7 @@ def test_what_is_small_only_while_it_is_packed_is_refused(home: Path) -> None:
         header, _ = member("0", type=kind)
         header.size = len(zeros)
         packed = io.BytesIO(gzip.compress(header.tobuf(tarfile.GNU_FORMAT) + zeros, 1))
-        with pytest.raises(SandboxFailed, match="limit of the disk|another form"):
+        with pytest.raises(SandboxFailed, match=r"limit of the disk|another form"):
             Received([home], 1000).apply(packed, [])
 
 

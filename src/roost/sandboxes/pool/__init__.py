@@ -1,8 +1,8 @@
 """A sandbox in a pool of code elsewhere, such as Azure's dynamic sessions: the container of an identifier.
 
 A reader may take the files in this order: `provider` (opens sandboxes), `sandbox` (one of them), `channels` (a command
-or a connection in it), `link` (the two streams by which both sides speak), `transfer` (files, there and back) and `notes`
-(which of them may be left). What runs on the other side is `guest/commands.py`.
+or a connection in it), `link` (the two streams by which both sides speak), `transfer` (files, there and back), `claims`
+(whose a container is) and `notes` (which of them may be left). What runs on the other side is `guest/commands.py`.
 """
 
 from __future__ import annotations

@@ -60,9 +60,7 @@ class Claims:
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
             return None
         chance, seal = claim.token[:24], claim.token[24:]
-        is_real = hmac.compare_digest(
-            seal.encode(), self._seal(chance, claim.generation).encode()
-        )
+        is_real = hmac.compare_digest(seal.encode(), self._seal(chance, claim.generation).encode())
         return claim if is_real else None
 
     async def end(

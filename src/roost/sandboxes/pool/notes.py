@@ -41,6 +41,14 @@ class Notes:
             made.unlink(missing_ok=True)
         disk.sync_folder(self._directory)
 
+    def mark(self, identifier: str, name: str, *, is_changed: bool) -> None:
+        """The same, unless it is a newer one's by now. :raises OSError:"""
+        if self._is_of(identifier, name):
+            self.write(identifier, name, is_changed=is_changed)
+
+    def _is_of(self, identifier: str, name: str) -> bool:
+        return bool((self._read(identifier) or {}).get("name", name) == name)
+
     def ended(self, identifier: str) -> None:
         """It was ended, and what it had is lost: it need not be looked for again. :raises OSError:"""
         before = self._read(identifier)
@@ -59,7 +67,7 @@ class Notes:
 
     def remove(self, identifier: str, name: str) -> None:
         """The one of this name is closed, and its files are back. What is noted of a newer one stays."""
-        if (self._read(identifier) or {}).get("name", name) == name:
+        if self._is_of(identifier, name):
             (self._directory / identifier).unlink(missing_ok=True)
 
     def orphaned(self) -> Iterator[tuple[str, int]]:

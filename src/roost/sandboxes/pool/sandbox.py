@@ -65,7 +65,7 @@ class Rented:
         await self._note(is_changed=False)
 
     async def _note(self, *, is_changed: bool) -> None:
-        write = partial(self._notes.write, self.identifier, self._name, is_changed=is_changed)
+        write = partial(self._notes.mark, self.identifier, self._name, is_changed=is_changed)
         try:
             await anyio.to_thread.run_sync(write)
         except OSError as error:
@@ -119,6 +119,7 @@ class PoolSandbox:
         try:
             with anyio.fail_after(_SECONDS_TO_STOP):
                 await self._told(0)
+                self._asked.discard(0)
                 await self._fill()
         except TimeoutError:
             words = f"a container could not be filled within {_SECONDS_TO_STOP:.0f} seconds"
@@ -213,7 +214,10 @@ class PoolSandbox:
         number = next(self._numbers)
         self._asked.add(number)
         self._link.put(b"Q", number, json.dumps({"do": what, **about}).encode())
-        told = await self._told(number)
+        try:
+            told = await self._told(number)
+        finally:
+            self._asked.discard(number)
         if "failed" in told:
             raise SandboxFailed(f"the container failed to {what}: {str(told['failed'])[:500]}")
         return told
@@ -223,7 +227,6 @@ class PoolSandbox:
             if self._link.failure is not None:
                 raise SandboxFailed(self._link.failure)
             await self._changed.wait()
-        self._asked.discard(number)
         return self._answers.pop(number)
 
     # `ports.sandbox.Sandbox`

@@ -119,9 +119,7 @@ def places(plan: Plan) -> list[Place]:
         Place(each.source, each.target, comes_back=each.writable, hidden=each.hidden)
         for each in mounts
     ]
-    return [
-        each for each in made if each.source.exists() and (each.is_folder or each.is_shown)
-    ]
+    return [each for each in made if each.source.exists() and (each.is_folder or each.is_shown)]
 
 
 def digest(path: Path) -> str:
@@ -237,7 +235,7 @@ class Received:
     def _take(self, members: tarfile.TarFile) -> None:
         closed: list[tuple[Path, str, int]] = []
         while (member := members.next()) is not None:
-            members.members.clear()  # it would keep all of them
+            members.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
             self._count()
             number, _, path = member.name.partition("/")
             top = self._top(number)
