@@ -31,7 +31,6 @@ _ALWAYS = {
     "test_what_the_workspace_hides_is_seen_in_the_home_alone": _NO_MOUNTS,
     "test_what_is_planted_where_the_workspace_hides_something_leads_nowhere": _NO_MOUNTS,
     "test_what_a_mount_hides_looks_empty_and_its_links_lead_nowhere": _NO_MOUNTS,
-    "test_nothing_can_be_put_into_a_mount_or_into_what_it_hides": _NO_MOUNTS,
     "test_a_file_does_not_grow_over_the_disk_limit": _NO_DISK_LIMIT,
 }
 
