@@ -97,6 +97,50 @@ async def test_told_to_end_in_the_middle_of_a_call_it_does_not_give_the_session_
     assert (client.sent, client.stopped) == ([], [])
 
 
+async def test_cut_off_while_it_brings_a_result_it_does_not_give_the_session_back() -> None:
+    class Silent(NotedClient):
+        async def send(self, _work: ClaimedWork, result: Any) -> None:
+            self.sent.append(result)
+            bringing.set()
+            await anyio.sleep_forever()
+
+    bringing = anyio.Event()
+    client, tools = Silent("one"), Tools(free=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=1).run)
+        with anyio.fail_after(60):
+            await bringing.wait()
+        tasks.cancel_scope.cancel()
+    assert (len(client.sent), client.stopped) == (1, []), "the call has run: nobody is to run it again"
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_a_result_that_is_refused_is_told(
+    refused: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one that is refused as well, nothing is known here: the call ends with the lease."""
+
+    class Refusing(NotedClient):
+        async def send(self, work: ClaimedWork, result: Any) -> None:
+            if len(self.sent) < refused:
+                self.sent.append(result)
+                raise WorkRefused(413, "it is too large")
+            await super().send(work, result)
+
+    caplog.set_level("INFO")
+    client, tools = Refusing("one"), Tools(free=True)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=1).run)
+        with anyio.fail_after(60):
+            while "has left of one" not in caplog.text:  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    said = client.sent[1]
+    assert (len(client.sent), said["tool_use_id"], said["is_error"]) == (2, "call_1", True)
+    assert "it is too large" in said["content"][0]["text"]
+    assert client.stopped == (["one"] if refused == 1 else [])
+
+
 async def test_an_item_that_is_refused_does_not_end_the_others() -> None:
     client, tools = NotedClient("gone", "one", refused="gone"), Tools(free=True)
     async with anyio.create_task_group() as tasks:

@@ -24,6 +24,7 @@ _LONGEST_PAUSE: Final = 30.0
 _SHORTEST_BEAT: Final = 1.0
 _SLOWEST_BEAT: Final = 30.0
 _TTL: Final = 90.0  # seconds, until the server says otherwise
+_LONGEST_REFUSAL: Final = 1000  # characters of what is told of a result that was not taken
 _UNREACHABLE: Final = (httpx2.HTTPError, OSError)
 
 
@@ -189,7 +190,9 @@ class _SessionCalls:
         self._idle = False
         self._over = False
         self._is_known = False
-        self.running: str | None = None  # the call that is made, or was when it was cut off
+        # The call whose result the server does not have yet: it is made, or was when it was cut off.
+        self.running: str | None = None
+        self._is_made = False
         self._changed = anyio.Event()
 
     async def until_idle(self) -> None:
@@ -218,24 +221,38 @@ class _SessionCalls:
 
     async def _make(self, call: Json) -> None:
         """Make one call and bring its result. It is shielded from nothing: whoever has lost the item stops."""
-        id = self.running = call["id"]
+        id, self._is_made = call["id"], False
+        self.running = id
         content, is_error = await self._tools.run(id, call["name"], call["input"])
-        self.running = None
+        self._is_made = True
         if id not in self._answered:
-            self._answered.add(id)
             result = {"type": "user.tool_result", "tool_use_id": id, "is_error": is_error}
             await self._bring({**result, "content": content})
+            self._answered.add(id)
+        self.running = None
 
     async def _bring(self, result: Json) -> None:
-        """As often as it takes: the lease says when that is in vain."""
+        """If the result is not taken as it is, one that says so: without any, the call would be made again.
+
+        :raises WorkRefused: that is not taken either
+        """
+        try:
+            await self._bring_as_is(result)
+        except WorkRefused as refused:
+            _log.error("the result of %s was refused: %s", result["tool_use_id"], refused)
+            text = f"The call was made, but the server did not take its result ({refused})."
+            content = [{"type": "text", "text": text[:_LONGEST_REFUSAL]}]
+            await self._bring_as_is({**result, "is_error": True, "content": content})
+
+    async def _bring_as_is(self, result: Json) -> None:
+        """As often as it takes: the lease says when that is in vain. :raises WorkRefused: it never will be taken"""
         pause = 0.5
         while True:
             try:
                 return await self._client.send(self._work, result)
             except (WorkRefused, *_UNREACHABLE) as error:
                 if isinstance(error, WorkRefused) and error.lasting:
-                    _log.error("the result of %s was refused: %s", result["tool_use_id"], error)
-                    return None
+                    raise
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -281,7 +298,7 @@ class _SessionCalls:
         """A call has its result; if somebody else has given it one, it need not go on here."""
         self._answered.add(call_id)
         self._calls.pop(call_id, None)
-        if call_id == self.running:
+        if call_id == self.running and not self._is_made:
             await self._tools.cancel(call_id)
 
     def _signal(self) -> None:
