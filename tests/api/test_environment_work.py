@@ -93,6 +93,11 @@ class Place:
         await ok(mine.post(self.at(item["id"], "heartbeat"), params={**FIRST, **heartbeat}))
         return item, mine
 
+    async def item(self) -> Any:
+        """The only item, whatever its id is by now."""
+        [item] = (await self.roost.get(self.at()))["data"]
+        return item
+
     async def events(self, *kinds: str) -> list[Any]:
         page = await self.roost.get(f"/v1/sessions/{self.session['id']}/events")
         return [event for event in page["data"] if not kinds or event["type"] in kinds]
@@ -169,11 +174,11 @@ async def test_an_item_goes_from_poll_to_stop(tmp_path: Path):
         stats = await place.roost.get(place.at("stats"))
         official(types.BetaSelfHostedWorkQueueStats, stats)
         assert (stats["depth"], stats["pending"], stats["workers_polling"]) == (0, 1, 1)
-        again = await place.poll(reclaim_older_than_ms=0)
-        assert again["id"] == item["id"]
+        first, item = item, await place.poll(reclaim_older_than_ms=0)
+        assert item["id"] != first["id"]
         taken = await ok(place.worker.post(place.at(item["id"], "ack")))
         assert (taken["state"], taken["secret"]) == ("starting", None)
-        mine = client_of(place.roost.app, token_of(again))
+        mine = client_of(place.roost.app, token_of(item))
         beat = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
         official(types.BetaSelfHostedWorkHeartbeatResponse, beat)
         assert (beat["state"], beat["lease_extended"], beat["ttl_seconds"]) == ("active", True, 90)
@@ -183,12 +188,12 @@ async def test_an_item_goes_from_poll_to_stop(tmp_path: Path):
             "ttl_seconds"
         ] == 7
         # Whoever has an older claim is told that it has lost the item.
-        other = client_of(place.roost.app, token_of(item))
-        lost = await other.post(place.at(item["id"], "heartbeat"), params=FIRST)
+        other = client_of(place.roost.app, token_of(first))
+        lost = await other.post(place.at(first["id"], "heartbeat"), params=FIRST)
         error = error_of(lost, 412)
         assert error["details"]["error_code"] == "heartbeat_precondition_failed"
         assert error["details"]["current_state"]["state"] == "active"
-        error_of(await other.post(place.at(item["id"], "stop"), json={"force": True}), 409)
+        error_of(await other.post(place.at(first["id"], "stop"), json={"force": True}), 409)
         # The result ends what the session waits for, and its turn goes on.
         sent = await place.send(mine, place.result(call, "done"))
         assert sent.status_code == 200, sent.text
@@ -250,7 +255,7 @@ async def test_what_a_lost_worker_may_have_begun_is_unknown(tmp_path: Path, name
         call = bash(name=name)
         await place.wait(call)
         item, mine = await place.claimed()
-        while (found := await place.roost.get(place.at(item["id"])))["state"] == "active":
+        while (found := await place.item())["state"] == "active":
             await place.items.sweep()
             await anyio.sleep(0.05)
         closed = await place.events("user.tool_result")
@@ -400,9 +405,36 @@ async def test_an_older_claim_takes_nothing(tmp_path: Path):
         second = await place.poll(reclaim_older_than_ms=0)
         old, new = (client_of(place.roost.app, token_of(each)) for each in (first, second))
         error_of(await old.post(place.at(first["id"], "ack")), 409)
-        assert (await place.roost.get(place.at(first["id"])))["state"] == "queued"
-        await ok(new.post(place.at(first["id"], "ack")))
-        await ok(new.post(place.at(first["id"], "ack")))
+        assert (await place.roost.get(place.at(second["id"])))["state"] == "queued"
+        await ok(new.post(place.at(second["id"], "ack")))
+        await ok(new.post(place.at(second["id"], "ack")))
+
+
+@pytest.mark.parametrize("lost", ["unacknowledged", "silent"])
+async def test_a_key_alone_does_not_reach_an_item_that_is_anothers_by_now(
+    tmp_path: Path, lost: str
+):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash(name="read"))
+        first = await place.poll()
+        if lost == "silent":
+            await ok(place.worker.post(place.at(first["id"], "ack")))
+            query = {**FIRST, "desired_ttl_seconds": 1}
+            await ok(place.worker.post(place.at(first["id"], "heartbeat"), params=query))
+        second = None
+        with anyio.fail_after(60):
+            while second is None:
+                await anyio.sleep(0.05)
+                second = await place.poll(reclaim_older_than_ms=0)
+        await ok(place.worker.post(place.at(second["id"], "ack")))
+        await ok(place.worker.post(place.at(second["id"], "heartbeat"), params=FIRST))
+        # The first one is back, and has the same key.
+        stale = place.at(first["id"])
+        error_of(await place.worker.post(f"{stale}/heartbeat", params=FIRST), 412)
+        for act in ("ack", "stop"):
+            error_of(await place.worker.post(f"{stale}/{act}", json={}), 409)
+        error_of(await place.worker.post(f"{stale}/stop", json={"force": True}), 409)
+        assert (await place.roost.get(place.at(second["id"])))["state"] == "active"
 
 
 async def test_a_lost_worker_is_noticed_wherever_it_was(
@@ -422,7 +454,7 @@ async def test_a_lost_worker_is_noticed_wherever_it_was(
         await place.roost.post(f"/v1/environments/{place.environment['id']}/archive")
         monkeypatch.setattr(place.roost.store.catalog, "due", noted)
         with anyio.fail_after(60):
-            while (await place.roost.get(place.at(item["id"])))["state"] == "active":
+            while (await place.item())["state"] == "active":
                 await place.items.sweep()
                 await anyio.sleep(0.05)
         assert set(asked) == {"work_watch"}, "one question, however many environments there are"
@@ -457,7 +489,7 @@ async def test_a_worker_that_is_taken_away_from_does_not_come_back(
                 await place.items.sweep()
                 await anyio.sleep(0.05)
         assert [answer.status_code for answer in answers] == [412, 409, 409]
-        assert (await place.roost.get(place.at(item["id"])))["state"] == "queued"
+        assert (await place.item())["state"] == "queued"
 
 
 @pytest.mark.parametrize("who", ["poll", "sweep"])

@@ -6,8 +6,9 @@ queued ──poll, ack──▶ starting ──heartbeat──▶ active ──s
   └──── still needed ──────────────── stopped ◀──── forced stop ──┘
 
 There is one for each session. Stopped and needed again, it is the same record with the next `number`, so that
-nothing lies between the end of one and the beginning of the next. Each poll that hands it out raises `claim`: what a
-worker was given for an earlier one no longer counts, but for results that it brings late.
+nothing lies between the end of one and the beginning of the next. So it is when it is offered to another worker: what
+an earlier one knows it by does not name it any more, whichever credential that worker uses. Each poll that hands it
+out raises `claim`: what a worker was given for an earlier one no longer counts, but for results that it brings late.
 """
 
 from __future__ import annotations
@@ -139,8 +140,9 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     # What happens to it
 
     def claimed(self, now: Micros) -> WorkItem:
-        """Handed out by a poll."""
-        return replace(self._let_go(now), claim=self.claim + 1, claimed_at=now)
+        """Handed out by a poll; if it was before, under another id."""
+        number = self.number if self.claimed_at is None else self.number + 1
+        return replace(self._let_go(now), number=number, claim=self.claim + 1, claimed_at=now)
 
     def acknowledged(self, lease: Micros, now: Micros) -> WorkItem:
         """Taken by a worker. Again: nothing changes, since nobody knows who asks."""
@@ -203,12 +205,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 
     def offered_again(self, now: Micros) -> WorkItem:
         """For the next worker, because this one's is lost."""
-        return replace(
-            self.again(now),
-            number=self.number,
-            created_at=self.created_at,
-            metadata=self.metadata,
-        )
+        return replace(self.again(now), created_at=self.created_at, metadata=self.metadata)
 
     def patched(self, metadata: Mapping[str, str | None]) -> WorkItem:
         """With other metadata: null deletes."""
