@@ -34,6 +34,7 @@ from roost.core.write.intake import Intake
 from roost.domain.events import Draft
 from roost.domain.ledger import Batch
 from roost.domain.session import Lease, Move, Pending
+from roost.domain.work_item import WorkItem
 from roost.ports.drafts import new_draft
 
 FIRST = {"expected_last_heartbeat": "NO_HEARTBEAT"}
@@ -659,3 +660,27 @@ async def test_the_official_client_knows_a_lost_lease_by_name(tmp_path: Path):
                     expected_last_heartbeat=str(time.time()),
                 )
             assert lost.value.details.current_state.state == "active"
+
+
+async def test_items_of_an_older_server_do_not_stay(tmp_path: Path):
+    """They have no watch, and do not say which claim has ended."""
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        item, mine = await place.claimed()
+        await ok(place.send(place.roost.client, {"type": "user.interrupt"}))
+        await ok(mine.post(place.at(item["id"], "stop"), json={"force": True}))
+        catalog, kind = place.roost.store.catalog, f"work:{place.environment['id']}"
+        [record] = await catalog.due(kind, 2**62, limit=9)
+        old = {k: v for k, v in record.body.items() if k not in ("ended_claim", "ended_at")}
+        await catalog.change(kind, TENANT, record.id, lambda _: old)
+        error_of(await mine.get(f"/v1/sessions/{place.session['id']}"), 403)
+        await catalog.change(kind, TENANT, record.id, lambda _: {**old, "stopped_at": 1}, due_at=1)
+        assert await place.poll() is None
+        assert await catalog.due(kind, 2**62, limit=9) == []
+
+
+def test_a_claim_of_an_older_server_holds():
+    about = {"name": "sesn_1", "environment_id": "env_1", "created_at": 1, "lease": 1, "claim": 2}
+    assert WorkItem.of({**about, "claimed_at": 1}).standing_of(2, 2) == "has"
+    assert WorkItem.of({**about, "state": "active", "claimed_at": 1}).standing_of(2, 2) == "has"
+    assert WorkItem.of(about).standing_of(2, 2) == "had"

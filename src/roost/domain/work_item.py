@@ -89,7 +89,11 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> WorkItem:
         """The item of a record's body."""
-        return msgspec.convert(body, cls)
+        item = msgspec.convert(body, cls)
+        if "ended_claim" not in body and item.is_nobodys:
+            # From before that was noted: nobody has it.
+            return replace(item, ended_claim=item.claim, ended_at=item.stopped_at or 0)
+        return item
 
     def body(self) -> dict[str, Any]:
         """What a record of it has."""
@@ -118,6 +122,11 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in _LEASED
 
     @property
+    def is_nobodys(self) -> bool:
+        """Whether it is over, or waits for a worker and was not handed out."""
+        return self.state == "stopped" or (self.state == "queued" and self.claimed_at is None)
+
+    @property
     def is_taken_away(self) -> bool:
         """Whether its worker has it no more, and nobody has looked yet at what it may have begun."""
         return self.is_leased and self.ended_claim == self.claim
@@ -125,6 +134,10 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     def is_lost(self, now: Micros) -> bool:
         """Whether a worker has it that has not been heard of in time, or had it until it was taken away."""
         return self.is_leased and self.due_at <= now
+
+    def is_to_be_forgotten(self, now: Micros) -> bool:
+        """Whether it was stopped so long ago that nobody can read it any more."""
+        return self.state == "stopped" and self.due_at <= now
 
     def standing_of(self, claim: int, now: Micros) -> Standing | None:
         """What whoever was given this claim is to the item."""

@@ -66,7 +66,6 @@ _TRIES: Final = 20  # against others who change the same item
 _SHORTEST, _LONGEST = 1, 3600  # seconds of a lease that a worker may ask for
 _log = logging.getLogger(__name__)
 
-_FORGOTTEN: Final = ("stopped", True)
 Say = Callable[[Draft], Awaitable[None]]
 Change = Callable[[WorkItem, Session | None], WorkItem]
 
@@ -175,6 +174,9 @@ class WorkItems:
         for record in await self._catalog.due(kind_of(environment_id), before, limit=_LOOKED_AT):
             item = WorkItem.of(record.body)
             if record.tenant != tenant:
+                continue
+            if item.is_to_be_forgotten(now):  # one from before there was a watch, which nobody looks at
+                await self._delete(record)
                 continue
             if item.is_lost(now):
                 with suppress(Conflict, NotFound):  # others have seen to it, or it is gone
@@ -389,7 +391,7 @@ class WorkItems:
             return await self._watch.forget(tenant, session_id)
         item, now = await self._see_to(record), _now()
         is_gone = await self._session(session_id) is None
-        if not item.is_leased and (is_gone or (item.state, item.due_at <= now) == _FORGOTTEN):
+        if not item.is_leased and (is_gone or item.is_to_be_forgotten(now)):
             await self._delete(record)
             await self._watch.forget(tenant, session_id)
         else:
