@@ -684,3 +684,29 @@ def test_a_claim_of_an_older_server_holds():
     assert WorkItem.of({**about, "claimed_at": 1}).standing_of(2, 2) == "has"
     assert WorkItem.of({**about, "state": "active", "claimed_at": 1}).standing_of(2, 2) == "has"
     assert WorkItem.of(about).standing_of(2, 2) == "had"
+
+
+async def test_an_item_that_a_turn_wants_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        item, mine = await place.claimed()
+        await ok(place.send(place.roost.client, {"type": "user.interrupt"}))
+        await ok(mine.post(place.at(item["id"], "stop"), json={"force": True}))
+        monkeypatch.setattr("roost.domain.work_item.KEPT", 0)
+        catalog, turns = place.roost.store.catalog, []
+        [watched] = await catalog.due("work_watch", 2**62, limit=9)
+        await catalog.change("work_watch", TENANT, watched.id, lambda r: r.body, due_at=1)
+
+        async def meanwhile(*which: Any, **given: Any) -> None:
+            if not turns:
+                turns.append(await place.begin(bash()))
+            await delete(*which, **given)
+
+        delete = catalog.delete
+        monkeypatch.setattr(catalog, "delete", meanwhile)
+        await place.items.sweep()
+        assert len(turns) == 1
+        assert (await place.item())["state"] == "queued"
+        assert len(await catalog.due("work_watch", 2**62, limit=9)) == 1

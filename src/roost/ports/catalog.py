@@ -188,10 +188,18 @@ class Catalog(Protocol):
         """
         ...
 
-    async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
+    async def delete(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        *,
+        expected: int | None = None,
+        force: bool = False,
+    ) -> None:
         """Remove it with all versions; a task with its runs.
 
-        :raises NotFound: :raises Conflict: without `force`: it is an agent or an environment that a
-            session uses, or a workspace with sessions that are not archived
+        :raises NotFound: :raises Conflict: the version is not `expected`; without `force`: it is an agent or an
+            environment that a session uses, or a workspace with sessions that are not archived
         """
         ...

@@ -53,7 +53,9 @@ class CatalogContract(StoreContract):
             await _add(catalog, "env_3")
         await _add(catalog, "env_3", tenant="tenant_2")
         await _add(catalog, "agent_1", kind="agent")
-        await catalog.delete("environment", TENANT, "env_1")
+        with pytest.raises(Conflict):
+            await catalog.delete("environment", TENANT, "env_1", expected=2)
+        await catalog.delete("environment", TENANT, "env_1", expected=1)
         await _add(catalog, "env_4")
 
     async def test_a_record_has_so_many_versions(

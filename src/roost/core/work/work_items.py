@@ -176,7 +176,8 @@ class WorkItems:
             if record.tenant != tenant:
                 continue
             if item.is_to_be_forgotten(now):  # one from before there was a watch, which nobody looks at
-                await self._delete(record)
+                with suppress(Conflict):  # a turn wants it again
+                    await self._delete(record)
                 continue
             if item.is_lost(now):
                 with suppress(Conflict, NotFound):  # others have seen to it, or it is gone
@@ -361,8 +362,9 @@ class WorkItems:
             RecordQuery(kind=kind_of(environment_id), tenant=tenant, limit=_LOOKED_AT)
         ):
             for record in page:
-                await self._delete(record)
-                await self._watch.forget(tenant, record.body["name"])
+                with suppress(Conflict):  # the next page has it again
+                    await self._delete(record)
+                    await self._watch.forget(tenant, record.body["name"])
         await self._presence.forget(tenant, environment_id)
 
     # Leases that have ended
@@ -388,12 +390,14 @@ class WorkItems:
         try:
             record = await self._get(tenant, watched.body["environment_id"], record_id(session_id))
         except NotFound:
-            return await self._watch.forget(tenant, session_id)
+            return await self._watch.drop(watched)
         item, now = await self._see_to(record), _now()
         is_gone = await self._session(session_id) is None
         if not item.is_leased and (is_gone or item.is_to_be_forgotten(now)):
-            await self._delete(record)
-            await self._watch.forget(tenant, session_id)
+            # As it was read: a turn may have begun since then, which wants it.
+            if item == WorkItem.of(record.body):
+                await self._delete(record)
+                await self._watch.drop(watched)
         else:
             await self._watch.put_off(
                 watched, now + _DAY if item.state == "queued" else item.due_at
@@ -493,8 +497,10 @@ class WorkItems:
         self._notifier.notify(_claims(item.name))
 
     async def _delete(self, record: Record) -> None:
+        """:raises Conflict: it was changed since it was read"""
+        which = record.kind, record.tenant, record.id
         with suppress(NotFound):
-            await self._catalog.delete(record.kind, record.tenant, record.id)
+            await self._catalog.delete(*which, expected=record.version)
 
 
 def lease_of(item: WorkItem) -> dict[str, Any]:

@@ -55,9 +55,14 @@ class WorkWatch:
             )
 
     async def forget(self, tenant: str, session_id: str) -> None:
-        """The item of a session is gone."""
+        """The environment of a session's item is gone."""
         with suppress(NotFound):
             await self._catalog.delete(_KIND, tenant, _id(session_id))
+
+    async def drop(self, record: Record) -> None:
+        """The item is gone: look no more, unless it was set since the record was read."""
+        with suppress(Conflict, NotFound):
+            await self._catalog.delete(_KIND, record.tenant, record.id, expected=record.version)
 
     async def _advance(self, tenant: str, item: WorkItem, at: Micros) -> None:
         # Another version: what was read before does not put it off.

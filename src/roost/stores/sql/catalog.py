@@ -200,8 +200,17 @@ class SqlCatalog:
     ) -> Record:
         return await self._writer.alone(ArchiveRecord(RecordKey(kind, tenant, record_id), change))
 
-    async def delete(self, kind: Kind, tenant: str, record_id: str, *, force: bool = False) -> None:
-        await self._writer.alone(DeleteRecord(RecordKey(kind, tenant, record_id), force))
+    async def delete(
+        self,
+        kind: Kind,
+        tenant: str,
+        record_id: str,
+        *,
+        expected: int | None = None,
+        force: bool = False,
+    ) -> None:
+        which = RecordKey(kind, tenant, record_id)
+        await self._writer.alone(DeleteRecord(which, force, expected))
 
 
 # What the writer does
@@ -321,10 +330,12 @@ class DeleteRecord(msgspec.Struct, frozen=True):
 
     which: RecordKey
     force: bool
+    expected: int | None = None
     needs: Sequence[Needs] = ()
 
     async def on(self, tx: SqlTransaction) -> None:
         num, record = await newest(tx, self.which)
+        _check_version(record, self.expected)
         used = None if self.force else _USED.get(record.kind)
         if used is not None and await tx.ask(used, record.id):
             raise _in_use(record.kind)
