@@ -710,3 +710,27 @@ async def test_an_item_that_a_turn_wants_is_not_forgotten(
         assert len(turns) == 1
         assert (await place.item())["state"] == "queued"
         assert len(await catalog.due("work_watch", 2**62, limit=9)) == 1
+
+
+async def test_a_forced_stop_does_not_reach_the_next_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(bash())
+        item, _ = await place.claimed()
+        intake, following = place.roost.deps.services[Intake], []
+
+        async def meanwhile(*given: Any) -> Any:
+            """Another node sees that the item was taken away, and hands it on."""
+            accepted = await accept(*given)
+            if not following:
+                assert await place.poll() is None, "it is seen to first"
+                following.append(await place.claimed())
+            return accepted
+
+        accept = intake.accept
+        monkeypatch.setattr(intake, "accept", meanwhile)
+        stopped = await place.roost.post(place.at(item["id"], "stop"), {"force": True})
+        assert (stopped["id"], stopped["state"]) == (item["id"], "stopped")
+        assert (await place.item())["id"] == following[0][0]["id"]
+        assert (await place.item())["state"] == "active"

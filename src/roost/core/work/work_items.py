@@ -269,9 +269,13 @@ class WorkItems:
         :raises NotFound: :raises Conflict: it is stopped, or another worker has it
         """
         stopped: WorkItem | None = None
+        taken: WorkItem | None = None
 
         def change(item: WorkItem, session: Session | None) -> WorkItem:
             nonlocal stopped
+            if taken is not None and not (item.is_taken_away and item.claim == taken.claim):
+                stopped = taken.stopped(_now())  # others have offered or stopped it by now
+                return item
             _check_running(item, work_id, claim)
             if by_worker and item.is_taken_away:
                 raise Conflict(f"the lease of {work_id} is over")
@@ -284,16 +288,17 @@ class WorkItems:
             is_needed = session is not None and needs_worker(session)
             return stopped.again(now) if is_needed else stopped
 
-        def take_away(item: WorkItem, _session: Session | None) -> WorkItem:
+        def take_away(item: WorkItem, session: Session | None) -> WorkItem:
             _check_running(item, work_id, claim)
-            return item.taken_away(_now())
+            return item.taken_away(_now()) if item.is_leased else change(item, session)
 
-        name = parts_of(work_id)[0]
-        if force and not by_worker:
-            taken = await self._change(tenant, environment_id, name, take_away)
-            if taken.is_taken_away:
-                await self._close_calls(taken)
-        after = await self._change(tenant, environment_id, name, change)
+        which = tenant, environment_id, parts_of(work_id)[0]
+        takes_away = force and not by_worker
+        after = await self._change(*which, take_away if takes_away else change)
+        if takes_away and after.is_taken_away:
+            taken = after
+            await self._close_calls(taken)
+            after = await self._change(*which, change)
         self._tell(after)
         assert stopped is not None, "it was changed"
         return stopped
