@@ -734,3 +734,19 @@ async def test_a_forced_stop_does_not_reach_the_next_worker(
         assert (stopped["id"], stopped["state"]) == (item["id"], "stopped")
         assert (await place.item())["id"] == following[0][0]["id"]
         assert (await place.item())["state"] == "active"
+
+
+async def test_a_lease_that_gets_shorter_is_looked_at_in_time(tmp_path: Path):
+    async with self_hosted(tmp_path, work_lease_seconds=60) as place:
+        await place.wait(bash())
+        item, mine = await place.claimed(desired_ttl_seconds=3600)
+        catalog, now = place.roost.store.catalog, time.time_ns() // 1000
+        [watched] = await catalog.due("work_watch", 2**62, limit=9)
+        at = now + 3600 * 1_000_000  # as a sweep has put it off
+        await catalog.change("work_watch", TENANT, watched.id, lambda r: r.body, due_at=at)
+        # The next heartbeat asks for nothing: the lease is the server's again.
+        beat = await ok(mine.post(place.at(item["id"], "heartbeat"), params=FIRST))
+        assert beat["ttl_seconds"] == 60
+        [watched] = await catalog.due("work_watch", 2**62, limit=9)
+        assert watched.due_at is not None
+        assert watched.due_at < at - 1000 * 1_000_000

@@ -243,10 +243,9 @@ class WorkItems:
             item, extended = _heard(item, expected, asked, **by)
             return item
 
-        if seconds is not None:  # it may be shorter than the one before
-            found = WorkItem.of((await self._get(tenant, environment_id, name)).body)
-            if asked < found.lease:
-                await self._watch.set(tenant, found, _now() + asked)
+        found = WorkItem.of((await self._get(tenant, environment_id, name)).body)
+        if asked < found.lease:  # asked for now, or before and not any more
+            await self._watch.set(tenant, found, _now() + asked)
         item = await self._change(tenant, environment_id, name, change)
         if item.state == "stopped":
             self._notifier.notify(_claims(item.name))
