@@ -111,7 +111,9 @@ async def test_cut_off_while_it_brings_a_result_it_does_not_give_the_session_bac
         with anyio.fail_after(60):
             await bringing.wait()
         tasks.cancel_scope.cancel()
-    assert (len(client.sent), client.stopped) == (1, []), "the call has run: nobody is to run it again"
+    assert (len(client.sent), client.stopped) == (1, []), (
+        "the call has run: nobody is to run it again"
+    )
 
 
 @pytest.mark.parametrize("refused", [1, 2])

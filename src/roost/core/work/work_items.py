@@ -175,7 +175,8 @@ class WorkItems:
             item = WorkItem.of(record.body)
             if record.tenant != tenant:
                 continue
-            if item.is_to_be_forgotten(now):  # one from before there was a watch, which nobody looks at
+            # One from before there was a watch is looked at by nobody else.
+            if item.is_to_be_forgotten(now):
                 with suppress(Conflict):  # a turn wants it again
                     await self._delete(record)
                 continue
