@@ -58,6 +58,7 @@ def test_a_claim_is_read_as_it_was_made_and_none_is_made_up() -> None:
         ("free", False, False),
         ("free", True, True),
     ],
+    ids=["older", "newer", "made-up", "free", "even-free"],
 )
 async def test_only_what_is_not_to_be_spared_is_ended(
     told: str, even_free: bool, is_ended: bool
