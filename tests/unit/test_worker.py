@@ -157,25 +157,61 @@ async def test_an_item_that_is_refused_does_not_end_the_others() -> None:
 async def test_a_session_that_fails_is_not_begun_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client, tools = NotedClient("bad", failing="bad"), Tools(free=True)
-    pauses: list[float] = []
+    class Offered(NotedClient):
+        """Offers the bad one whenever it is asked."""
+
+        async def poll(self) -> ClaimedWork | None:
+            return self.items[0]
+
+        async def session(self, _work: ClaimedWork) -> dict[str, Any]:
+            tries.append(now)
+            if len(tries) == 5:
+                enough.set()
+            raise WorkRefused(500, "not now")
+
+    now = 0.0
+    tries: list[float] = []
     enough = anyio.Event()
+    sleep = anyio.sleep
 
     async def noted(seconds: float) -> None:
+        nonlocal now
         if seconds == 30:  # until the next heartbeat
             await anyio.sleep_forever()
-        pauses.append(seconds)
-        if len(pauses) == 4:
-            enough.set()
-            await anyio.sleep_forever()
+        now += seconds
+        await sleep(0)
 
+    client, tools = Offered("bad"), Tools(free=True)
     async with anyio.create_task_group() as tasks:
         monkeypatch.setattr("roost.client.worker.anyio.sleep", noted)
+        monkeypatch.setattr("roost.client.worker.anyio.current_time", lambda: now)
         tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=1).run)
         with anyio.fail_after(60):
             await enough.wait()
         tasks.cancel_scope.cancel()
-    assert (pauses, client.tries) == ([2, 4, 8, 16], 4)
+    assert tries[:5] == [0, 2, 6, 14, 30]
+
+
+async def test_a_session_that_fails_does_not_keep_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sleep = anyio.sleep
+
+    async def noted(seconds: float) -> None:
+        await (sleep(0) if seconds <= 1 else anyio.sleep_forever())
+
+    client, tools = NotedClient("bad", failing="bad"), Tools(free=True)
+    client.items.extend([client.items[0]] * 4)  # offered again and again
+    client.items.append(ClaimedWork("good", "of good", "token"))
+    async with anyio.create_task_group() as tasks:
+        monkeypatch.setattr("roost.client.worker.anyio.sleep", noted)
+        monkeypatch.setattr("roost.client.worker.anyio.current_time", lambda: 0.0)
+        tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=2).run)
+        with anyio.fail_after(60):
+            while "good" not in client.stopped:  # noqa: ASYNC110 - nobody tells
+                await sleep(0.01)
+        tasks.cancel_scope.cancel()
+    assert client.stopped.count("bad") <= 2, "once in each slot, and then it is not taken up"
 
 
 @pytest.mark.parametrize("reason", ["end_turn", "requires_action"])

@@ -62,6 +62,7 @@ class Worker:
         self._slots = anyio.Semaphore(most)
         self._max_idle = max_idle
         self._failures: Counter[str] = Counter()  # of sessions, since they were last served
+        self._not_before: dict[str, float] = {}  # when they may be tried again here
 
     async def run(self) -> None:
         """Poll and serve, until cancelled. :raises WorkRefused: the server will never let it in"""
@@ -88,6 +89,8 @@ class Worker:
         work = await self._client.poll()
         if work is None:
             return None
+        if self._not_before.get(work.session_id, 0) > anyio.current_time():
+            return None  # not acknowledged, it is handed out again after seconds, to others as well
         try:
             await self._client.ack(work)
         except WorkRefused as refused:  # of this item: the others are served
@@ -127,12 +130,15 @@ class Worker:
                 ):
                     await self._client.stop(work)
             _log.info("has left %s", work.session_id)
-        # One that failed is offered again at once. Others may take it; here it is not begun again and again.
+        # One that failed is offered again at once. Others may take it; here it is not begun again and again. No slot
+        # waits for that: one bad session must not take them all.
         if failed:
             self._failures[work.session_id] += 1
-            await anyio.sleep(_pause(self._failures[work.session_id]))
+            pause = _pause(self._failures[work.session_id])
+            self._not_before[work.session_id] = anyio.current_time() + pause
         else:
             self._failures.pop(work.session_id, None)
+            self._not_before.pop(work.session_id, None)
         self._slots.release()
 
 
