@@ -208,7 +208,7 @@ async def test_a_session_that_fails_does_not_keep_others_waiting(
         monkeypatch.setattr("roost.client.worker.anyio.current_time", lambda: 0.0)
         tasks.start_soon(Worker(cast(WorkClient, client), tools.opened, most=2).run)
         with anyio.fail_after(60):
-            while "good" not in client.stopped:  # noqa: ASYNC110 - nobody tells
+            while "good" not in client.stopped:
                 await sleep(0.01)
         tasks.cancel_scope.cancel()
     assert client.stopped.count("bad") <= 2, "once in each slot, and then it is not taken up"

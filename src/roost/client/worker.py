@@ -130,16 +130,20 @@ class Worker:
                 ):
                     await self._client.stop(work)
             _log.info("has left %s", work.session_id)
-        # One that failed is offered again at once. Others may take it; here it is not begun again and again. No slot
-        # waits for that: one bad session must not take them all.
-        if failed:
-            self._failures[work.session_id] += 1
-            pause = _pause(self._failures[work.session_id])
-            self._not_before[work.session_id] = anyio.current_time() + pause
-        else:
-            self._failures.pop(work.session_id, None)
-            self._not_before.pop(work.session_id, None)
+        self._note(work.session_id, failed=failed)
         self._slots.release()
+
+    def _note(self, session_id: str, *, failed: bool) -> None:
+        """One that failed is offered again at once. Others may take it; here it is not begun again and again. No slot
+        waits for that: one bad session must not take them all.
+        """
+        if failed:
+            self._failures[session_id] += 1
+            pause = _pause(self._failures[session_id])
+            self._not_before[session_id] = anyio.current_time() + pause
+        else:
+            self._failures.pop(session_id, None)
+            self._not_before.pop(session_id, None)
 
 
 def _pause(failures: int) -> float:
