@@ -7,9 +7,9 @@ import json
 import pytest
 
 from roost.dynamic_sessions import CodePool
-from roost.sandboxes.pool.claims import HELD, Claim, Claims
+from roost.sandboxes.pool.claims import HELD, Claim, ContainerClaims
 
-CLAIMS = Claims(b"a secret", "roost-1")
+CLAIMS = ContainerClaims(b"a secret", "roost-1")
 
 
 class FakePool(CodePool):
@@ -37,8 +37,8 @@ def test_a_claim_is_read_as_it_was_made_and_none_is_made_up() -> None:
     assert CLAIMS.make(3) != claim
     made_up = [
         held(claim._replace(generation=4)),
-        held(Claims(b"a secret", "roost-2").make(4)),
-        held(Claims(b"another", "roost-1").make(4)),
+        held(ContainerClaims(b"a secret", "roost-2").make(4)),
+        held(ContainerClaims(b"another", "roost-1").make(4)),
         held(Claim("", 4)),
         held(Claim("\u00e9" * 48, 4)),
         HELD + "[" * 100_000,

@@ -18,7 +18,7 @@ from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, SandboxLimits, UnixAddress
 from roost.sandboxes.pool import PoolProvider
 from roost.sandboxes.pool import sandbox as sandboxes
-from roost.sandboxes.pool.claims import HELD, Claims
+from roost.sandboxes.pool.claims import HELD, ContainerClaims
 from roost.sandboxes.pool.link import Link
 from roost.sandboxes.pool.notes import Notes
 from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
@@ -26,7 +26,7 @@ from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
 Json = dict[str, Any]
 Answers = dict[str, Json | None]
 IDENTIFIER = "roost-1"
-CLAIMS = Claims(b"a secret", IDENTIFIER)
+CLAIMS = ContainerClaims(b"a secret", IDENTIFIER)
 CLAIM = CLAIMS.make(1)
 NOTHING: Json = {"parts": [], "gone": []}
 

@@ -136,7 +136,7 @@ class Command:
         self.errors = bytearray()
 
 
-class Connection:
+class PortConnection:
     """A connection from inside to an endpoint."""
 
     def __init__(self, stream: socket.socket) -> None:
@@ -148,7 +148,7 @@ class Connection:
         self.has_ended = False  # what comes from it
 
 
-class Supervisor:
+class CommandSupervisor:
     """All commands of one sandbox."""
 
     def __init__(self, config: Json) -> None:
@@ -159,7 +159,7 @@ class Supervisor:
         self._names = Names()
         self._commands: dict[int, Command] = {}
         self._pids: dict[int, int] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, PortConnection] = {}
         self._next_connection = 1
         self._next_input = 1
         self._heard = time.monotonic()
@@ -322,7 +322,7 @@ class Supervisor:
         self._feed(channel, command)
         self._watch_output(channel, command)
 
-    def _to_connection(self, kind: bytes, channel: int, made: Connection, data: bytes) -> None:
+    def _to_connection(self, kind: bytes, channel: int, made: PortConnection, data: bytes) -> None:
         if kind == b"I":
             made.waiting += data
         elif kind == b"E":
@@ -509,7 +509,7 @@ class Supervisor:
             return
         stream.setblocking(False)
         channel, self._next_connection = self._next_connection, self._next_connection + 2
-        self._connections[channel] = Connection(stream)
+        self._connections[channel] = PortConnection(stream)
         self._out.put(b"C", channel, str(index).encode())
         self._carry(channel, 0)
 
@@ -536,7 +536,7 @@ class Supervisor:
         wanted |= selectors.EVENT_WRITE if made.waiting else 0
         self._watch(made.stream, wanted, lambda found: self._carry(channel, found))
 
-    def _from_inside(self, channel: int, made: Connection) -> None:
+    def _from_inside(self, channel: int, made: PortConnection) -> None:
         try:
             data = made.stream.recv(min(65536, made.window))
         except BlockingIOError:
@@ -578,7 +578,7 @@ class Supervisor:
 
     # Small things
 
-    def _took(self, channel: int, what: Command | Connection, size: int) -> None:
+    def _took(self, channel: int, what: Command | PortConnection, size: int) -> None:
         """Say how much was taken, now and then: each time is one more answer to wait for."""
         what.taken += size
         if what.taken >= WINDOW // 4:
@@ -940,7 +940,7 @@ def main(path: str) -> None:
     with open(path, encoding="utf-8") as file:
         config = json.load(file)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    Supervisor(config).run()
+    CommandSupervisor(config).run()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _KILLED: Final = 128 + 9
 _REST_SECONDS: Final = 1.0
 
 
-class Channel:
+class PoolChannel:
     """Bytes both ways, a bounded number of them."""
 
     def __init__(self, link: Link, number: int) -> None:
@@ -85,7 +85,7 @@ class Channel:
             raise SandboxFailed(self._link.failure)
 
 
-class PoolProcess(Channel):
+class PoolProcess(PoolChannel):
     """`ports.sandbox.Process`. `touch` is called before it is given something to do."""
 
     def __init__(self, link: Link, number: int, touch: Callable[[], Awaitable[None]]) -> None:
@@ -173,7 +173,7 @@ class PoolProcess(Channel):
         super()._check()
 
 
-class PoolConnection(Channel):
+class PoolConnection(PoolChannel):
     """A connection from inside."""
 
     def __init__(self, link: Link, number: int) -> None:

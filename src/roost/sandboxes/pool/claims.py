@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     generation: int
 
 
-class Claims:
+class ContainerClaims:
     """The claims to one identifier's container."""
 
     def __init__(self, secret: bytes, identifier: str) -> None:

@@ -22,7 +22,7 @@ from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import Plan
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.open_sandboxes import OpenSandboxes
-from roost.sandboxes.pool.claims import HELD, Claim, Claims
+from roost.sandboxes.pool.claims import HELD, Claim, ContainerClaims
 from roost.sandboxes.pool.link import EXCHANGE, Link, called
 from roost.sandboxes.pool.notes import Notes
 from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
@@ -183,7 +183,7 @@ class PoolProvider:
     async def _make(self, plan: Plan, pool: CodePool, tasks: TaskGroup) -> PoolSandbox:
         name = await anyio.to_thread.run_sync(sandbox_names.name_of, plan)
         identifier = self.identifier(plan.session_id)
-        claims = Claims(self._secret, identifier)
+        claims = ContainerClaims(self._secret, identifier)
         claim = claims.make(plan.generation)
         rented = Rented(pool, identifier, self._notes, name, claims, claim)
         is_lost = await anyio.to_thread.run_sync(self._notes.opened, identifier, name)
@@ -244,7 +244,7 @@ class PoolProvider:
             return
         async with self._pool(patience=30.0) as pool:
             for identifier, generation in left:
-                claims = Claims(self._secret, identifier)
+                claims = ContainerClaims(self._secret, identifier)
                 try:
                     await claims.end(pool, partial(_is_newer, generation))
                 except (PoolRefused, PoolUnavailable) as error:

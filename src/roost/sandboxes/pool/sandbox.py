@@ -21,8 +21,8 @@ from roost.ports.sandbox_provider import Plan
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON
 from roost.sandboxes.open_sandboxes import Ending
 from roost.sandboxes.pool import transfer
-from roost.sandboxes.pool.channels import Channel, PoolConnection, PoolProcess
-from roost.sandboxes.pool.claims import Claim, Claims
+from roost.sandboxes.pool.channels import PoolChannel, PoolConnection, PoolProcess
+from roost.sandboxes.pool.claims import Claim, ContainerClaims
 from roost.sandboxes.pool.link import NONSENSE, Link
 from roost.sandboxes.pool.notes import Notes
 
@@ -44,7 +44,7 @@ class Rented:
         identifier: str,
         notes: Notes,
         name: str,
-        claims: Claims,
+        claims: ContainerClaims,
         claim: Claim,
     ) -> None:
         self.pool = pool
@@ -98,7 +98,7 @@ class PoolSandbox:
         self._link = link
         self._tasks = tasks
         self._numbers = itertools.count(2, 2)
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, PoolChannel] = {}
         self._asked = {0}
         self._answers: dict[int, dict[str, Any]] = {}
         self._changed = anyio.Event()
