@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from roost.guest import commands
-from roost.guest.commands import Files, Names, Supervisor
+from roost.guest.commands import CommandSupervisor, Files, Names
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ def files_in(folder: Path) -> Files:
 def test_what_does_not_fit_into_a_file_is_answered_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Supervisor(config_in(tmp_path))
+    made = CommandSupervisor(config_in(tmp_path))
 
     def full(self: Files, at: int, data: bytes) -> str:
         raise OSError("no room")
@@ -56,7 +56,7 @@ def test_commands_end_with_what_runs_them_also_if_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[bool] = []
-    made = Supervisor(config_in(tmp_path))
+    made = CommandSupervisor(config_in(tmp_path))
 
     def fail() -> None:
         raise OSError("a fault")
