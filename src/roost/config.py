@@ -177,6 +177,11 @@ class Settings(BaseModel):
         ge=1,
         description="How many different sets of packages are kept; of more, the one unused for longest is removed.",
     )
+    package_total_disk: int = Field(
+        65536,
+        ge=0,
+        description="How much all sets of packages may take on disk together, in MiB; of more, those unused for longest are removed. 0: no limit.",
+    )
     git_urls: str = Field(
         "https://github.com",
         description="What the addresses of repositories that sessions are given may begin with, with commas between.",

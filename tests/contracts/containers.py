@@ -30,7 +30,7 @@ from tests.hostile.probed_sandbox import (
 
 from roost.domain import packages
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.packages import PlanBuild
+from roost.ports.packages import LayersKept, PlanBuild
 from roost.ports.sandbox_provider import (
     SYSTEM_CERTIFICATES,
     Mount,
@@ -363,15 +363,18 @@ class ContainerLayers(EngineKit):
             found = await shell(sandbox, looked)
             assert found.output == b"hello\n/home/sandbox:\n5\n"
             assert int(found.errors.splitlines()[-1]) > 0
-            await layered.collect(-1, 100)
+            await layered.collect(LayersKept(days=-1))
             assert await layered.layer_of(WANTED) == (layer, True), "a container has it"
         async with layered.open(plan(generation=2)) as without:
             assert (
                 await shell(without, "ls /usr/bin/yes; hello-roost")
             ).output == b"/usr/bin/yes\n"
-        await layered.collect(1, 100)
+        taken = await layered.collect(LayersKept(days=1))
         assert await layered.layer_of(WANTED) == (layer, True), "it was used today"
-        await layered.collect(-1, 100)
+        whole = await Engine(engine.socket).image_bytes(IMAGE)
+        assert whole is not None
+        assert 0 < taken < whole / 2, "what is below it is not the layer's"
+        await layered.collect(LayersKept(days=-1))
         assert [path.name for path in (tmp_path / "data/container-layers").iterdir()] == []
         with pytest.raises(SandboxUnavailable, match="is gone"):
             async with layered.open(plan(layer=layer, generation=3)):
@@ -400,7 +403,7 @@ class ContainerLayers(EngineKit):
         async with layered.building(WANTED, build_plan()) as sandbox:
             assert sandbox is not None
             assert (await shell(sandbox, f"{INSTALL}; ls /usr/local")).output == b"bin\n"
-        await layered.collect(-1, 100)
+        await layered.collect(LayersKept(days=-1))
         assert await Engine(engine.socket).sandboxes() == []
 
     async def _killed(self, engine: LiveEngine, data: Path) -> None:
@@ -441,7 +444,7 @@ class ContainerLayers(EngineKit):
         async with given.open(plan(generation=2, image="other", layer=layer)) as sandbox:
             found = await shell(sandbox, "command -v npm; hello-roost")
             assert found.output == b"/usr/bin/npm\nhello\n"
-        await given.collect(-1, 100)
+        await given.collect(LayersKept(days=-1))
         for name, why in (("gone", "no image 'nowhere/to-be-found:1'"), ("odd", "called 'odd'")):
             with pytest.raises(SandboxUnavailable, match=why) as caught:
                 async with given.open(plan(generation=3, image=name)):

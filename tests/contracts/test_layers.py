@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from tests.parts import need
 
 from roost.domain import packages
 from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.ports.packages import LayersKept
 from roost.ports.sandbox_provider import LocalVolume, Plan, SandboxLimits, Volume
 from roost.sandboxes.bubblewrap import BubblewrapProvider, root
 from roost.sandboxes.bubblewrap.layers import Layers
@@ -110,7 +112,7 @@ async def test_what_a_build_installs_is_there_for_sandboxes_and_not_on_the_machi
         # Its own, for as long as it is there: the layer does not change.
         await shell(sandbox, "rm /usr/local/bin/hello-roost; touch /usr/local/bin/mine")
         assert (await shell(sandbox, "hello-roost; ls /usr/local/bin/mine")).output == b"hello\n"
-        await given.collect(0, 100)
+        await given.collect(LayersKept(days=0))
         assert await given.layer_of(WANTED) == (layer, True), "a sandbox has it"
     home.chmod(0o755)
     async with given.open(using(home, None)) as without:
@@ -119,7 +121,7 @@ async def test_what_a_build_installs_is_there_for_sandboxes_and_not_on_the_machi
         )
     assert not Path("/usr/local/bin/hello-roost").exists()  # noqa: ASYNC240
     os.utime(tmp_path / "data/layers" / f"{layer}.lock", (1, 1))
-    await given.collect(1, 100)
+    await given.collect(LayersKept(days=1))
     assert await given.layer_of(WANTED) == (layer, False), "nobody has used it for a day"
     with pytest.raises(SandboxUnavailable, match="is gone"):
         async with given.open(using(home, layer)):
@@ -218,9 +220,9 @@ def test_what_is_left_of_a_removed_layer_is_not_a_layer(
     with monkeypatch.context() as dying:
         dying.setattr("roost.sandboxes.bubblewrap.layers.disk.remove", _dies)
         with pytest.raises(InterruptedError):
-            layers.collect(0, 100)
+            layers.collect(LayersKept(days=0))
     assert layers.find("old") is None
-    layers.collect(0, 100)
+    layers.collect(LayersKept(days=0))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -236,10 +238,32 @@ def test_of_more_than_are_kept_those_unused_for_longest_go(tmp_path: Path) -> No
         os.utime(tmp_path / f"{name}.lock", (1e9 + at, 1e9 + at))
     layers.touch("first")
     with layers.used("second"):
-        layers.collect(99999, 2)
+        layers.collect(LayersKept(days=99999, most=2))
         assert {path.name for path in tmp_path.iterdir()} == {
             *("first", "first.lock", "second", "second.lock")
         }
+
+
+def test_of_layers_that_take_too_much_those_unused_for_longest_go(tmp_path: Path) -> None:
+    """One that is in use stays, whenever it was used last: others make room for it."""
+    layers = Layers(tmp_path, tmp_path / "etc-0")
+    for at, name in enumerate(("old", "older", "newer", "newest")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"x" * 100_000)
+        layers.touch(name)
+        os.utime(tmp_path / f"{name}.lock", (1e9 + at, 1e9 + at))
+    taken = layers.collect(LayersKept(days=99999))
+    one = taken // 4
+    assert 100_000 <= one < 120_000
+    (tmp_path / "older/file").unlink()
+    assert layers.collect(LayersKept(days=99999)) == taken, "what a layer takes is counted once"
+    with layers.locked("old", fcntl.LOCK_SH):
+        assert layers.collect(LayersKept(days=99999, bytes=2 * one + 1)) == 2 * one
+        assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"old", "newest"}
+        layers.touch("newest")
+        assert layers.collect(LayersKept(days=99999, bytes=1)) == 2 * one, "it was used just now"
+    assert layers.collect(LayersKept(days=99999, bytes=one)) == one
+    assert {path.name for path in tmp_path.iterdir()} == {"newest", "newest.lock"}
 
 
 async def test_a_root_that_no_server_holds_is_removed_also_of_another_container(

@@ -32,7 +32,7 @@ from roost.domain import packages
 from roost.domain.events import Draft
 from roost.domain.session import Session
 from roost.errors import FieldNotServed, PackagesFailed, SandboxFailed, SandboxUnavailable
-from roost.ports.packages import PlanBuild
+from roost.ports.packages import LayersKept, PlanBuild
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.null_parts import runner_parts
@@ -86,6 +86,7 @@ class BuildingProvider(FakeProvider):
         self.may_end = anyio.Event()
         self.builds: list[Plan] = []
         self.collected = 0
+        self.taken = 0
         self.there = False
         self.lacking: Exception | None = None
 
@@ -107,8 +108,9 @@ class BuildingProvider(FakeProvider):
         yield BuildSandbox(Installing(self._said, self._code, self.may_end))
         self.there = True
 
-    async def collect(self, days: float, most: int) -> None:
+    async def collect(self, kept: LayersKept) -> int:
         self.collected += 1
+        return self.taken
 
 
 class OneEnvironment(SessionBelongings):
@@ -422,7 +424,7 @@ async def test_two_tenants_that_want_one_layer_have_one_build_and_one_of_the_nod
         await until(lambda: len(provider.builds) == 2)
         provider.may_end.set()
         await until(lambda: layers._builds == {})
-    assert [plan.session_id for plan in provider.builds] == ["layer-long-a", "layer-long-b"]
+    assert sorted(plan.session_id for plan in provider.builds) == ["layer-long-a", "layer-long-b"]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -437,6 +439,40 @@ async def test_nothing_is_built_on_a_full_disk(tmp_path: Path):
         with pytest.raises(PackagesFailed, match=r"fewer than .* bytes free"):
             await layers._ready(TENANT, ENVIRONMENT, provider, None, _nothing)  # type: ignore[arg-type]
     assert provider.builds == []
+
+
+async def test_nothing_is_built_while_layers_in_use_take_all_that_layers_may(tmp_path: Path):
+    provider, kept = BuildingProvider(), LayersKept(bytes=100)
+    provider.may_end.set()
+    provider.taken = 100
+    async with layers_of(provider, tmp_path, kept=kept) as layers:
+        with pytest.raises(
+            PackagesFailed, match=r"in use take 100 bytes, and all may take 100"
+        ) as no:
+            await layers._ready(TENANT, ENVIRONMENT, provider, None, _nothing)  # type: ignore[arg-type]
+        assert "ROOST_PACKAGE_TOTAL_DISK" in str(no.value.hint)
+        assert provider.builds == []
+        provider.taken = 99
+        await layers.build_ahead("another", ENVIRONMENT)
+        await until(lambda: provider.there)
+
+
+async def test_whoever_asks_for_too_many_layers_at_once_waits_and_others_do_not(tmp_path: Path):
+    provider = PerPackage()
+    async with layers_of(provider, tmp_path) as layers:
+        for number in range(20):
+            await layers.build_ahead("many", of_pip(f"a{number}"))
+        assert len(layers._builds) == 16
+        for known in ("a0", "a15"):
+            assert await layers._begun("many", of_pip(known))
+        with pytest.raises(
+            SandboxUnavailable, match=r"^16 other sets of packages are being installed"
+        ):
+            await layers._begun("many", of_pip("one-more"))
+        assert await layers._begun("other", of_pip("b"))
+        provider.may_end.set()
+        await until(lambda: layers._builds == {})
+        assert await layers._begun("many", of_pip("one-more"))
 
 
 async def test_a_package_cannot_pretend_to_be_more_steps_than_there_are(tmp_path: Path):

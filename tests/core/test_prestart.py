@@ -11,11 +11,12 @@ import anyio
 import pytest
 from msgspec.structs import replace
 from tests.core.node import AGENT, TENANT, Node, node, texts, use_parts
+from tests.core.test_planner import session
 from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness, sandboxes
 from tests.core.test_start_limit import Slow
 
 from roost.core.sandbox.planner import SandboxSystem
-from roost.core.work.prestart import Prestart, PrestartSettings
+from roost.core.work.prestart import FailedStarts, Prestart, PrestartSettings
 from roost.core.work.start_limit import StartLimit
 from roost.domain.session import Session, Spec
 from roost.errors import QuotaExceeded, SandboxFailed
@@ -324,6 +325,32 @@ async def test_no_agent_is_started_ahead_without_packages_that_failed(tmp_path: 
             while not pool._failed:  # noqa: ASYNC110 - nobody notifies of it
                 await anyio.sleep(0.01)
         assert prestarting.provider.plans == []
+
+
+async def test_an_agent_that_fails_again_and_again_is_tried_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    one = session()
+    other = replace(one, spec=replace(one.spec, agent=AGENT | {"name": "other"}))
+    now = 0.0
+    monkeypatch.setattr("roost.core.work.prestart.anyio.current_time", lambda: now)
+    failed, pauses = FailedStarts(), []
+    for _ in range(8):
+        failed.add(one)
+        began = now
+        while failed.waits(one):
+            now += 10
+        pauses.append(now - began)
+    assert pauses == [30, 60, 120, 240, 480, 960, 960, 960]
+    assert not failed.waits(other)
+    failed.add(other)
+    failed.remove(one)
+    failed.add(one)
+    now += 30
+    assert not failed.waits(one), "it has started in between"
+    now += 9999
+    failed.add(other)
+    assert len(failed) == 1
 
 
 async def test_an_agent_that_cannot_be_started_holds_up_no_other(tmp_path: Path):

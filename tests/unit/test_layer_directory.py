@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import pytest
 
 from roost.errors import SandboxUnavailable
-from roost.sandboxes.layer_directory import LayerDirectory
+from roost.ports.packages import LayersKept
+from roost.sandboxes.layer_directory import LayerDirectory, Surplus
+
+
+def unused(locks: LayerDirectory, days: float) -> list[str]:
+    return [layer.name for layer in Surplus(locks.known(), LayersKept(days=days))]
 
 
 @pytest.fixture
@@ -30,7 +36,7 @@ def test_a_layer_that_is_removed_while_it_is_noted_is_no_failure(
     locks.touch("layer")
     os.utime(tmp_path / "layer.lock", (1, 1))
     locks.touch("layer")
-    assert locks.unused(1, 9) == []
+    assert unused(locks, days=1) == []
     monkeypatch.setattr(Path, "touch", touched)
     locks.touch("layer")
 
@@ -80,4 +86,22 @@ async def test_what_a_failed_build_has_left_is_collected(tmp_path: Path, left: s
     with anyio.CancelScope() as scope:
         await build()
     assert scope.cancelled_caught
-    assert locks.unused(-1, 9) == ([] if left == "nothing" else ["layer"])
+    assert unused(locks, days=-1) == ([] if left == "nothing" else ["layer"])
+
+
+def test_a_layer_that_is_gone_or_was_used_since_is_not_removed(tmp_path: Path):
+    locks = LayerDirectory(tmp_path)
+    locks.touch("layer")
+    os.utime(tmp_path / "layer.lock", (1, 1))
+    [layer] = locks.known()
+    layer = locks.count(layer, 5)
+    assert locks.known() == [layer], "to count it is no use of it"
+    locks.touch("layer")
+    with ExitStack() as held:
+        assert not locks.try_lock_unused(layer, held)
+    locks.forget("layer")
+    with ExitStack() as held:
+        assert not locks.try_lock_unused(layer, held)
+    assert locks.known() == [], "nor is it counted again"
+    assert locks.count(layer, 6).bytes == 6
+    assert locks.known() == []

@@ -6,11 +6,23 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import Plan, Volume
 
 PlanBuild = Callable[[str, Volume], Plan]
 """Makes the plan of a layer's build, from the layer's name and a volume for what the build does not keep."""
+
+
+class LayersKept(msgspec.Struct, frozen=True, kw_only=True):
+    """Which layers are kept that nobody uses: so `most`, for so many `days`; and all layers together take no more than
+    so many `bytes`. 0 bytes: as many as they take.
+    """
+
+    days: float = 30.0
+    most: int = 100
+    bytes: int = 0
 
 
 @runtime_checkable
@@ -50,10 +62,10 @@ class PackageProvider(Protocol):
         """
         ...
 
-    async def collect(self, days: float, most: int) -> None:
-        """Remove layers that no sandbox has had for so long, those unused for longest if there are more than `most`, and
-        what killed builds have left. What a sandbox has stays in any case.
+    async def collect(self, kept: LayersKept) -> int:
+        """Remove layers that no sandbox has had for too long, those unused for longest if there are too many or they
+        take too much, and what killed builds have left. What a sandbox has stays in any case.
 
-        Called when a server starts, after each build, and now and then.
+        Called when a server starts, before and after each build, and now and then. Says how many bytes are still taken.
         """
         ...

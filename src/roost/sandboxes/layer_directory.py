@@ -1,6 +1,7 @@
 """A directory with a lock for each layer of packages, and with what is being built.
 
 `NAME.lock` is held alone by who builds or removes a layer, together by those who use it, and touched when it is used.
+What is in it is how many bytes the layer takes; nothing, if that was not counted yet.
 `.new-NAME-…` is what a build needs; of one that was killed, it is left for the next to remove.
 """
 
@@ -10,17 +11,52 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 
 from roost import disk
 from roost.errors import SandboxUnavailable
+from roost.ports.packages import LayersKept
 
 _LOOK_SECONDS: Final = 0.5  # at a layer that another server builds
+_SOON_USED: Final = (
+    60 * 10**9
+)  # nanoseconds in which whoever has asked for a layer has a sandbox with it
+
+
+class KnownLayer(NamedTuple):
+    """A layer, when it was used last (in nanoseconds), and what it takes, if that was counted."""
+
+    name: str
+    used: int
+    bytes: int | None
+
+
+class Surplus:
+    """The layers that are not kept, those unused for longest first. What cannot be removed counts on: others make room."""
+
+    def __init__(self, layers: Sequence[KnownLayer], kept: LayersKept) -> None:
+        self._layers = layers
+        self._kept = kept
+        self._count = len(layers)
+        self.bytes = sum(layer.bytes or 0 for layer in layers)
+
+    def __iter__(self) -> Iterator[KnownLayer]:
+        now = time.time_ns()
+        for layer in self._layers:
+            unused = now - layer.used
+            too_many = self._count > self._kept.most or 0 < self._kept.bytes < self.bytes
+            if unused > self._kept.days * 86400 * 10**9 or (too_many and unused > _SOON_USED):
+                yield layer
+
+    def removed(self, layer: KnownLayer) -> None:
+        """It is gone."""
+        self._count -= 1
+        self.bytes -= layer.bytes or 0
 
 
 class LayerDirectory:
@@ -79,12 +115,12 @@ class LayerDirectory:
         return True
 
     @contextmanager
-    def locked(self, name: str, how: int) -> Iterator[None]:
+    def locked(self, name: str, how: int, make: int = os.O_CREAT) -> Iterator[None]:
         """With its lock, taken `how`. :raises BlockingIOError: somebody else has it"""
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = self._lock(name)
         while True:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(file, os.O_RDWR | make | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, how)
                 if _is_the_same(file, descriptor):
@@ -109,17 +145,27 @@ class LayerDirectory:
                 if self.try_lock(left.name.split("-")[1], held):
                     disk.remove(left)
 
-    def unused(self, days: float, most: int) -> list[str]:
-        """Those that nobody has used for so long, and those unused for longest of more than `most`."""
-        before = time.time() - days * 86400
-        used = sorted(
-            ((_used(lock), lock.stem) for lock in self.directory.glob("*.lock")), reverse=True
-        )
-        return [name for index, (at, name) in enumerate(used) if index >= most or at < before]
+    def known(self) -> list[KnownLayer]:
+        """All that are counted, those unused for longest first."""
+        found = filter(None, map(_known, self.directory.glob("*.lock")))
+        return sorted(found, key=lambda layer: layer.used)
 
-    def try_lock_unused(self, name: str, days: float, most: int, held: ExitStack) -> bool:
-        """Whether nobody uses it, and it is still among the unused, until `held` ends."""
-        return self.try_lock(name, held) and name in self.unused(days, most)
+    def count(self, layer: KnownLayer, taken: int) -> KnownLayer:
+        """Note how many bytes it takes; that is no use of it."""
+        with suppress(FileNotFoundError):
+            with self._lock(layer.name).open("r+") as lock:
+                lock.write(f"{taken}\n")
+            os.utime(self._lock(layer.name), ns=(layer.used, layer.used))
+        return layer._replace(bytes=taken)
+
+    def try_lock_unused(self, layer: KnownLayer, held: ExitStack) -> bool:
+        """Whether nobody uses it, nor has used it since it was looked at, until `held` ends."""
+        try:
+            held.enter_context(self.locked(layer.name, fcntl.LOCK_EX | fcntl.LOCK_NB, make=0))
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        now = _known(self._lock(layer.name))
+        return now is not None and now.used == layer.used
 
     def forget(self, name: str) -> None:
         """There is no such layer any more, says who holds its lock."""
@@ -129,11 +175,13 @@ class LayerDirectory:
         return self.directory / f"{name}.lock"
 
 
-def _used(lock: Path) -> float:
+def _known(lock: Path) -> KnownLayer | None:
+    """None if it was removed just now."""
     try:
-        return lock.stat().st_mtime
+        taken = lock.read_text().strip()
+        return KnownLayer(lock.stem, lock.stat().st_mtime_ns, int(taken) if taken else None)
     except FileNotFoundError:
-        return time.time()  # it was removed just now
+        return None
 
 
 def _is_the_same(file: Path, descriptor: int) -> bool:

@@ -50,6 +50,7 @@ from roost.ports.archives import Archives
 from roost.ports.blobs import Blobs
 from roost.ports.harness import Harness
 from roost.ports.notifier import Notifier
+from roost.ports.packages import LayersKept
 from roost.ports.sandbox_provider import SandboxLimits
 from roost.ports.seal import Seal
 from roost.ports.store import Store
@@ -244,8 +245,11 @@ def _packages(settings: Settings) -> PackagePolicy:
         seconds=settings.package_seconds,
         environ={name: value for name, _, value in (each.partition("=") for each in given)},
         limits=replace(_policy(settings).limits, disk_bytes=settings.package_disk * 1024**2),
-        days=settings.package_days,
-        most=settings.package_layers,
+        kept=LayersKept(
+            days=settings.package_days,
+            most=settings.package_layers,
+            bytes=settings.package_total_disk * 1024**2,
+        ),
         folder=settings.data.absolute(),
         least_free=settings.min_free_disk << 20,
     )

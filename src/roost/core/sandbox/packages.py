@@ -38,7 +38,7 @@ from roost.errors import (
 )
 from roost.ports.drafts import new_draft, trouble
 from roost.ports.egress import Account, Egress, Grant, OpenGrant, RefusalReport
-from roost.ports.packages import PackageProvider
+from roost.ports.packages import LayersKept, PackageProvider
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import ImageProvider, Plan, SandboxLimits, SandboxProvider, Volume
 
@@ -48,10 +48,11 @@ _LINE_LENGTH: Final = 400
 _FAILURE_SECONDS: Final = 60.0
 _COLLECT_SECONDS: Final = 3600.0
 _AT_ONCE: Final = 2
+_MOST_QUEUED: Final = 16
 
 
 class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator gives to builds, and which layers are kept that nobody uses: so `most`, for so many `days`.
+    """What the operator gives to builds, and which layers are `kept`.
 
     `environ` is what package managers are told: mirrors, for example. None is built while fewer than `least_free` bytes
     are free where `folder` is.
@@ -60,8 +61,7 @@ class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 900.0
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()
-    days: float = 30.0
-    most: int = 100
+    kept: LayersKept = LayersKept()
     folder: Path = Path("/")
     least_free: int = 0
 
@@ -141,15 +141,20 @@ class PackageLayers:
                 await self._collect()
                 await anyio.sleep(_COLLECT_SECONDS)
 
-    async def _collect(self) -> None:
-        """Remove what nobody uses; also what failed so long ago that it may be tried again."""
-        for wanted in [wanted for wanted, build in self._builds.items() if _is_over(build)]:
-            del self._builds[wanted]
+    async def _collect(self) -> int:
+        """Remove what nobody uses; how many bytes all layers still take."""
+        self._forget()
         if isinstance(self._provider, PackageProvider):
             try:
-                await self._provider.collect(self._policy.days, self._policy.most)
+                return await self._provider.collect(self._policy.kept)
             except SandboxFailed as error:
                 _log.warning("layers: %s", error.message, extra={"action": "collect"})
+        return 0
+
+    def _forget(self) -> None:
+        """What failed so long ago that it may be tried again, or is there by now."""
+        for wanted in [wanted for wanted, build in self._builds.items() if _is_over(build)]:
+            del self._builds[wanted]
 
     @property
     def images(self) -> list[str]:
@@ -261,7 +266,10 @@ class PackageLayers:
     async def _begun(
         self, tenant: str, environment: Mapping[str, Any]
     ) -> tuple[str, _Build | None]:
-        """The layer's name, and its build unless it is there."""
+        """The layer's name, and its build unless it is there.
+
+        :raises SandboxUnavailable: its tenant has too many others built, for now
+        """
         if not isinstance(self._provider, PackageProvider) or self._tasks is None:
             raise PackagesFailed(f"packages are not installed in {self._provider.name} sandboxes")
         config = environment["config"]
@@ -270,12 +278,22 @@ class PackageLayers:
         if is_there:
             self._builds.pop(wanted, None)
             return layer, None
+        self._forget()
         build = self._builds.get(wanted)
-        if build is None or _is_over(build):
+        if build is None:
+            self._check_queue(tenant)
             turns = (each.turn for known, each in self._builds.items() if known.layer == layer)
             build = self._builds[wanted] = _Build(next(turns, None) or anyio.Lock())
             self._tasks.start_soon(self._built, self._provider, layer, tenant, environment, build)
         return layer, build
+
+    def _check_queue(self, tenant: str) -> None:
+        waiting = [each.tenant for each, build in self._builds.items() if build.ended is None]
+        if waiting.count(tenant) >= _MOST_QUEUED:
+            raise SandboxUnavailable(
+                f"{_MOST_QUEUED} other sets of packages are being installed for this tenant",
+                hint="The session waits until one of them is there.",
+            )
 
     async def _built(
         self,
@@ -292,6 +310,7 @@ class PackageLayers:
             # same layer has none of the node's turns meanwhile.
             async with self._tenants[tenant], build.turn, self._turns:
                 await self._check_disk()
+                await self._check_kept()
                 with anyio.fail_after(self._policy.seconds):
                     await self._install(provider, layer, environment, build)
             failure = None
@@ -318,6 +337,15 @@ class PackageLayers:
         least = self._policy.least_free
         if await anyio.to_thread.run_sync(disk.free, self._policy.folder) < least:
             raise PackagesFailed(f"there are fewer than {least} bytes free on the server's disk")
+
+    async def _check_kept(self) -> None:
+        """:raises PackagesFailed: layers that are in use take all that layers may"""
+        most = self._policy.kept.bytes
+        if most and (taken := await self._collect()) >= most:
+            raise PackagesFailed(
+                f"the installed packages that are in use take {taken} bytes, and all may take {most}",
+                hint="Archive sessions that are not needed, or raise ROOST_PACKAGE_TOTAL_DISK.",
+            )
 
     async def _install(
         self,

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -44,7 +45,8 @@ _PRESTART = "prestart"  # the topic notified when there may be something to star
 _QUIET = 1.0  # seconds after a session was made; what it does comes first
 _LOOK_AGAIN = 1.0
 _COMES_UP_WITHIN = 60.0
-_TRIES_AGAIN = 30.0  # seconds after one has failed to start
+_TRIES_AGAIN = 30.0  # seconds after one has failed to start; each time twice as many
+_LONGEST_PAUSE = 960.0
 _GENERATION = 1  # a session's first; a later one has a past that this agent does not know
 
 
@@ -102,6 +104,43 @@ class PrestartedAgent:
             await self.closed.wait()
 
 
+class FailedStart(NamedTuple):
+    """Agents for sessions like `like` do not start, so often in a row; the next one is tried at `until`."""
+
+    like: Session
+    times: int
+    until: float
+
+
+class FailedStarts:
+    """Which agents are not started for now: those that fail wait longer and longer."""
+
+    def __init__(self) -> None:
+        self._failed: list[FailedStart] = []
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    def add(self, like: Session) -> None:
+        """One has failed."""
+        now = anyio.current_time()
+        before = next((each.times for each in self._failed if _alike(each.like, like)), 0)
+        pause = min(_TRIES_AGAIN * 2**before, _LONGEST_PAUSE)
+        self.remove(like)
+        # What nobody has tried again for long is forgotten.
+        self._failed = [each for each in self._failed if now < each.until + 2 * _LONGEST_PAUSE]
+        self._failed = [*self._failed[-99:], FailedStart(like, before + 1, now + pause)]
+
+    def remove(self, like: Session) -> None:
+        """One has started."""
+        self._failed = [each for each in self._failed if not _alike(each.like, like)]
+
+    def waits(self, like: Session) -> bool:
+        """Whether one is not to be tried yet."""
+        now = anyio.current_time()
+        return any(now < each.until and _alike(each.like, like) for each in self._failed)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrestartSettings:
     """`size`: as many agents are kept as the last so many sessions would take. `seconds`: how long one is
@@ -150,7 +189,7 @@ class Prestart:
         self._room = room
         self._recent: deque[tuple[float, Session]] = deque(maxlen=settings.size)
         self._kept: Sequence[Session] = ()  # such as are wanted in any case
-        self._failed: list[tuple[float, Session]] = []  # such as are not tried again before then
+        self._failed = FailedStarts()
         self._spares: list[PrestartedAgent] = []  # for anybody who fits, oldest first
         self._given: dict[
             str, PrestartedAgent
@@ -317,15 +356,9 @@ class Prestart:
 
     def _missed(self) -> list[Session]:
         """What there should be an agent for by now, the likeliest first."""
-        now = anyio.current_time()
-        is_quiet = bool(self._recent) and now >= self._recent[-1][0] + _QUIET
+        is_quiet = bool(self._recent) and anyio.current_time() >= self._recent[-1][0] + _QUIET
         recent = [session for _, session in reversed(self._recent)] if is_quiet else []
-        self._failed = [(until, like) for until, like in self._failed if until > now]
-        return [
-            session
-            for session in (*self._kept, *recent)
-            if not any(_alike(session, like) for _, like in self._failed)
-        ]
+        return [session for session in (*self._kept, *recent) if not self._failed.waits(session)]
 
     async def _keep(self, spare: PrestartedAgent) -> None:
         """Start an agent and keep it until it is over."""
@@ -336,7 +369,7 @@ class Prestart:
             await self._keep_open(spare)
         except Exception as error:  # noqa: BLE001 - nobody waits for it; a session finds out why
             _log.warning("no agent ahead: %s", error, extra={"action": "prestart"})
-            self._failed.append((anyio.current_time() + _TRIES_AGAIN, session))
+            self._failed.add(session)
             kept = [each for each in self._recent if not _alike(each[1], session)]
             self._recent = deque(kept, maxlen=self._recent.maxlen)
         finally:
@@ -368,6 +401,7 @@ class Prestart:
                 with anyio.fail_after(_COMES_UP_WITHIN):
                     await conversation.up()
                 self._limit.end(session.id)
+                self._failed.remove(session)
                 spare.conversation = conversation
                 self._notifier.notify(_PRESTART)
                 await spare.until_over()

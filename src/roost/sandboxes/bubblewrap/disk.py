@@ -24,9 +24,12 @@ _LEAST_PER_ENTRY: Final = 4096  # an empty file takes an inode, and millions of 
 _GLANCE_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 10.0
 _SHARE_OF_TIME: Final = 0.05
+_EVERYTHING: Final = 1 << 62
 
 
-def used(directories: Iterable[Path], enough: int, stop: threading.Event) -> int:
+def used(
+    directories: Iterable[Path], enough: int = _EVERYTHING, stop: threading.Event | None = None
+) -> int:
     """The bytes that all of it takes on disk, or more than `enough` as soon as that is sure. Blocks."""
     total = 0
     seen: set[tuple[int, int]] = set()
@@ -38,7 +41,7 @@ def used(directories: Iterable[Path], enough: int, stop: threading.Event) -> int
                     continue
                 seen.add((status.st_dev, status.st_ino))
             total += max(status.st_blocks * 512, _LEAST_PER_ENTRY)
-            if total > enough or stop.is_set():
+            if total > enough or (stop is not None and stop.is_set()):
                 return total
     return total
 
@@ -74,7 +77,7 @@ class DiskWatch:
 
     async def _allowance(self) -> int:
         """A session that is already over its limit must be able to run, or it could never tidy up."""
-        return max(self._limit, await self._count(1 << 62) + self._limit // 10)
+        return max(self._limit, await self._count(_EVERYTHING) + self._limit // 10)
 
     async def _count(self, enough: int) -> int:
         began = anyio.current_time()

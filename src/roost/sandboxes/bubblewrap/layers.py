@@ -27,8 +27,10 @@ from typing import Any, Final
 
 from roost import disk
 from roost.domain.packages import program_of
+from roost.ports.packages import LayersKept
+from roost.sandboxes.bubblewrap.disk import used
 from roost.sandboxes.bubblewrap.root import writable_directories
-from roost.sandboxes.layer_directory import LayerDirectory
+from roost.sandboxes.layer_directory import KnownLayer, LayerDirectory, Surplus
 from roost.sandboxes.paths import open_at, walk_beneath
 
 _FORMAT: Final = 1
@@ -152,20 +154,32 @@ class Layers(LayerDirectory):
         new.rename(self.directory / name)
         disk.sync_folder(self.directory)
 
-    def collect(self, days: float, most: int) -> None:
-        """Remove what nobody has used for so long, and what killed builds have left."""
+    def collect(self, kept: LayersKept) -> int:
+        """Remove what is not kept, and what killed builds have left; how many bytes are still taken."""
         self.sweep()
-        for name in self.unused(days, most):
+        surplus = Surplus([self._counted(layer) for layer in self.known()], kept)
+        for layer in surplus:
             with ExitStack() as held:
-                if not self.try_lock_unused(name, days, most, held):
+                if not self.try_lock_unused(layer, held):
                     continue
                 # First it loses its name: what a kill leaves of it must not count as the layer.
-                gone = self.directory / f".new-{name}-gone"
+                gone = self.directory / f".new-{layer.name}-gone"
                 with suppress(FileNotFoundError):
-                    (self.directory / name).rename(gone)
+                    (self.directory / layer.name).rename(gone)
                     disk.sync_folder(self.directory)
                     disk.remove(gone)
-                self.forget(name)
+                self.forget(layer.name)
+                surplus.removed(layer)
+        return surplus.bytes
+
+    def _counted(self, layer: KnownLayer) -> KnownLayer:
+        """Once, when it is there: nobody writes to it any more."""
+        found = self.find(layer.name)
+        if layer.bytes is not None or found is None:
+            return layer
+        with suppress(FileNotFoundError):  # it was removed just now
+            return self.count(layer, used([found]))
+        return layer
 
 
 def _identity(file: Path) -> list[object]:

@@ -16,7 +16,7 @@ import anyio
 from msgspec.structs import replace
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.packages import PlanBuild
+from roost.ports.packages import LayersKept, PlanBuild
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import LocalVolume, Plan
 from roost.sandboxes import cgroups, leftovers, sandbox_names
@@ -160,10 +160,10 @@ class BubblewrapProvider:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(root.remove, new)
 
-    async def collect(self, days: float, most: int) -> None:
+    async def collect(self, kept: LayersKept) -> int:
         layers = self._layers(await self._prepare_ground())
         try:
-            await anyio.to_thread.run_sync(layers.collect, days, most)
+            return await anyio.to_thread.run_sync(layers.collect, kept)
         except OSError as error:
             raise SandboxFailed(f"cannot remove layers: {error}") from error
 

@@ -25,6 +25,7 @@ from roost.sandboxes.docker.wire import (
 
 LABEL: Final = "roost.session"
 PLACE: Final = "roost.place"
+BASE: Final = "roost.base"
 NOT_FOUND: Final = 404
 _SECONDS_TO_GO: Final = 60.0
 _SECONDS_TO_KEEP: Final = 900.0
@@ -63,17 +64,31 @@ class Engine:
 
     async def has_image(self, name: str) -> bool:
         """Whether it can make containers of it."""
-        try:
-            await ask(self._socket, "GET", f"/images/{quote(name)}/json")
-        except EngineRefused as refused:
-            if refused.status == NOT_FOUND:
-                return False
-            raise
-        return True
+        return await self._image(name) is not None
 
     async def image_id(self, name: str) -> str:
         """Which image has the name now."""
         return str((await ask(self._socket, "GET", f"/images/{quote(name)}/json"))["Id"])
+
+    async def image_bytes(self, name: str) -> int | None:
+        """What an image takes besides the one that it was made of; None if it is not there."""
+        found = await self._image(name)
+        if found is None:
+            return None
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        # An engine of today does not say itself what an image was made of.
+        base = labels.get(BASE) or found.get("Parent")
+        below = await self._image(base) if base else None
+        return max(0, int(found["Size"]) - int(below["Size"] if below else 0))
+
+    async def _image(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = await ask(self._socket, "GET", f"/images/{quote(name)}/json")
+        except EngineRefused as refused:
+            if refused.status == NOT_FOUND:
+                return None
+            raise
+        return found
 
     async def image_file(self, image: str, paths: Sequence[str]) -> bytes | None:
         """The first of these files that an image has. A container is made for that, and never started."""
@@ -119,13 +134,15 @@ class Engine:
         asked = {"t": name, "buildargs": arguments, "rm": "true", "forcerm": "true"}
         return relay(self._socket, "/build?" + urlencode(asked), context)
 
-    async def commit(self, container: str, name: str, tag: str) -> None:
-        """Make an image of what is in a container, which stands still meanwhile. It is there as a whole or not at all.
+    async def commit(self, container: str, name: str, tag: str, base: str) -> None:
+        """Make an image of what is in a container of `base`, which stands still meanwhile. It is there as a whole or not
+        at all.
 
         What is made of the image is not the container: labels that say whose it is are empty.
         """
         asked = [("container", container), ("repo", name), ("tag", tag), ("pause", "true")]
-        asked += [("changes", f'LABEL {label}=""') for label in (LABEL, PLACE)]
+        labels = {LABEL: "", PLACE: "", BASE: base}
+        asked += [("changes", f'LABEL {label}="{value}"') for label, value in labels.items()]
         await ask(self._socket, "POST", "/commit?" + urlencode(asked), {}, seconds=_SECONDS_TO_KEEP)
 
     async def remove_image(self, name: str) -> None:

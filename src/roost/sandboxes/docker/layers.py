@@ -22,9 +22,10 @@ import anyio
 from roost import disk
 from roost.domain.packages import MANAGERS, program_of
 from roost.errors import SandboxFailed
+from roost.ports.packages import LayersKept
 from roost.sandboxes.docker.engine import Engine
 from roost.sandboxes.docker.wire import EngineRefused
-from roost.sandboxes.layer_directory import LayerDirectory
+from roost.sandboxes.layer_directory import KnownLayer, LayerDirectory, Surplus
 
 _FORMAT: Final = 1
 _REPOSITORY: Final = "roost-layer"
@@ -94,23 +95,33 @@ class ImageLayers:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(disk.remove, new)
 
-    async def keep(self, name: str, container: str) -> None:
-        """What is in a container, which stands still meanwhile, becomes the layer. :raises EngineRefused:"""
-        await self._engine.commit(container, _REPOSITORY, name)
+    async def keep(self, name: str, container: str, base: str) -> None:
+        """What is in a container of `base`, which stands still meanwhile, becomes the layer. :raises EngineRefused:"""
+        await self._engine.commit(container, _REPOSITORY, name, base)
 
-    async def collect(self, days: float, most: int) -> None:
-        """Remove what nobody has used for so long, and what killed builds have left. :raises OSError:"""
+    async def collect(self, kept: LayersKept) -> int:
+        """Remove what is not kept, and what killed builds have left; how many bytes are still taken. :raises OSError:"""
         await anyio.to_thread.run_sync(self._locks.sweep)
-        for name in await anyio.to_thread.run_sync(self._locks.unused, days, most):
+        known = await anyio.to_thread.run_sync(self._locks.known)
+        surplus = Surplus([await self._counted(layer) for layer in known], kept)
+        for layer in surplus:
             with ExitStack() as held:
-                if not await anyio.to_thread.run_sync(
-                    self._locks.try_lock_unused, name, days, most, held
-                ):
+                if not await anyio.to_thread.run_sync(self._locks.try_lock_unused, layer, held):
                     continue
                 try:
-                    await self._engine.remove_image(image_of(name))
+                    await self._engine.remove_image(image_of(layer.name))
                 except EngineRefused as refused:
                     if refused.status == _IN_USE:  # by a container, of this server or of another
                         continue
                     raise SandboxFailed(f"cannot remove a layer: {refused}") from refused
-                self._locks.forget(name)
+                self._locks.forget(layer.name)
+                surplus.removed(layer)
+        return surplus.bytes
+
+    async def _counted(self, layer: KnownLayer) -> KnownLayer:
+        """Once, when it is there: an image does not change."""
+        if layer.bytes is None:
+            taken = await self._engine.image_bytes(image_of(layer.name))
+            if taken is not None:
+                return await anyio.to_thread.run_sync(self._locks.count, layer, taken)
+        return layer

@@ -19,7 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from roost.errors import SandboxFailed, SandboxUnavailable
-from roost.ports.packages import PlanBuild
+from roost.ports.packages import LayersKept, PlanBuild
 from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, LocalVolume, Plan
 from roost.sandboxes import sandbox_names
@@ -225,11 +225,11 @@ class DockerProvider:
                 async with self._opened(wanted, now, recipe.BUILDER) as sandbox:
                     yield sandbox
                     await (await sandbox.spawn(["/bin/sh", "-c", CLEAN])).wait()
-                    await self._layers.keep(layer, sandbox.container)
+                    await self._layers.keep(layer, sandbox.container, now)
 
-    async def collect(self, days: float, most: int) -> None:
+    async def collect(self, kept: LayersKept) -> int:
         with _said_by_engine():
-            await self._layers.collect(days, most)
+            return await self._layers.collect(kept)
 
     async def _system(self, plan: Plan) -> str:
         """What a container is made of: a layer of packages, the environment's image, or the usual one."""
