@@ -3,7 +3,8 @@
 It answers with all that it has heard, so that one can see what its record is worth. `RUN[command]` in a prompt is a
 tool call, with permission asked first, and so are calls that it is told to make again, unless `AGENT_HEEDS` is
 `nothing`; `HANG` waits until it is
-cancelled, `STOP` does nothing more after the calls, `DIE` ends the process. Its record is a file in the home.
+cancelled, `STOP` does nothing more after the calls, `DIE` ends the process. A first `FAIL` is answered with an error,
+which the record has as if it had been said; told to go on, the process dies half an answer later. Its record is a file in the home.
 `AGENT_RECORD` says what that is worth:
 
 * `kept`: a session can be loaded, and is replayed;
@@ -34,6 +35,7 @@ WRITES = os.environ.get("AGENT_WRITES", "nothing")
 MINUTE = os.environ.get("AGENT_MINUTE", "now")
 TRACE = os.environ.get("AGENT_TRACE")
 CHATS = Path(os.environ["HOME"]) / ".chats"
+REFUSED = "API Error: 402 roost: the session's budget of 1 requests is used up"
 OPTIONS = [
     {"optionId": "yes", "name": "Yes", "kind": "allow_once"},
     {"optionId": "no", "name": "No", "kind": "reject_once"},
@@ -55,7 +57,9 @@ class FakeAgent:
                 error = {"code": -32603, "message": "No previous sessions found for this project."}
                 self.tell({"id": message["id"], "error": error})
             elif "id" in message:
-                self.tell({"id": message["id"], "result": self.answer(method, params)})
+                answer = self.answer(method, params)
+                is_error = "error" in answer
+                self.tell({"id": message["id"], **(answer if is_error else {"result": answer})})
 
     def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         match method:
@@ -94,6 +98,8 @@ class FakeAgent:
             while (self.hear() or {}).get("method") != "session/cancel":
                 pass
             return {"stopReason": "cancelled"}
+        if "FAIL" in self.said[0][1] and len(self.said) < 4:
+            return self.failed(text)
         own = text.rpartition("</system-reminder>")[2]
         asked = re.findall(r"RUN\[(.*?)\]", own)
         again = re.findall(r"^bash (\{.*\})$", text.partition("make them again")[2], re.MULTILINE)
@@ -104,12 +110,22 @@ class FakeAgent:
         while "STOP" in own and self.hear() is not None:
             pass
         answer = "Heard: " + " | ".join(said for kind, said in self.said if kind == "user")
-        for piece in (answer[:5], answer[5:]):
-            self.update("agent_message_chunk", content={"type": "text", "text": piece})
-        self.note("text", answer)
+        self.say(answer)
         self.write(answered=True)
         used = {"inputTokens": 7, "outputTokens": 5, "totalTokens": 12}
         return {"stopReason": "end_turn", "usage": used}
+
+    def failed(self, text: str) -> dict[str, Any]:
+        if "FAIL" in text:
+            self.say(REFUSED)
+            return {"error": {"code": -32603, "message": f"Internal error: {REFUSED}"}}
+        self.say("Half an answer.")
+        os._exit(9)
+
+    def say(self, text: str) -> None:
+        for piece in (text[:5], text[5:]):
+            self.update("agent_message_chunk", content={"type": "text", "text": piece})
+        self.note("text", text)
 
     def run(self, command: str) -> bool:
         call = {

@@ -165,6 +165,18 @@ async def test_an_agent_that_dies_in_a_turn_is_started_again(tmp_path: Path):
     assert runner.texts() == ["Heard: DIE | Continue from where you left off."]
 
 
+async def test_what_an_agent_says_about_a_prompt_that_failed_is_no_message(tmp_path: Path):
+    """Its record has it, as if it had been said. What a process that died has said is logged all the same."""
+    runner = InMemoryRunner(agent(tmp_path), without_instructions())
+    told = runner.say("FAIL")
+    assert await runner.run(told) == {"type": "retries_exhausted"}
+    assert (runner.texts(), runner.troubles()) == ([], ["exhausted"])
+    assert await runner.run(told, again=True) == END  # as after a raise of its budget
+    assert runner.texts()[0] == "Half an answer."
+    go_on = "Continue from where you left off."
+    assert runner.texts()[1:] == [f"Heard: FAIL | {go_on} | {go_on}"]
+
+
 async def test_a_call_that_is_allowed_after_its_process_is_gone_is_made_again(tmp_path: Path):
     harness = agent(tmp_path)
     runner = InMemoryRunner(harness, without_instructions("always_ask"))

@@ -44,7 +44,8 @@ class LoggedPast:
     `told` has what was said and done by the agent itself and to it, in order.
 
     `open_span` is a model request that has not ended, and `answered` how many were answered since the
-    newest message to the agent. Messages that are `unheard` do not count as such: the agent has no
+    newest message to the agent; `failures` are the words of what went wrong since then, and `failed_last` the last
+    of them, if the model was not asked again after it. Messages that are `unheard` do not count as such: the agent has no
     record of them, so its record goes on from the one before.
     """
 
@@ -55,6 +56,8 @@ class LoggedPast:
         self.answers: list[Entry] = []
         self.open_span: str | None = None
         self.answered = 0
+        self.failures: list[str] = []
+        self.failed_last: str | None = None
         self._unheard = unheard
         self._calls: dict[str, Entry] = {}
         self._results: dict[str, Entry] = {}
@@ -153,9 +156,12 @@ class LoggedPast:
 
     def _count_requests(self, entry: Entry) -> None:
         if self._is_heard(entry):
-            self.answered = 0
+            self.answered, self.failures, self.failed_last = 0, [], None
+        elif entry.type == "session.error":
+            self.failed_last = str((entry.fields.get("error") or {}).get("message", ""))
+            self.failures.append(self.failed_last)
         elif entry.type == "span.model_request_start":
-            self.open_span = entry.id
+            self.open_span, self.failed_last = entry.id, None
         elif entry.type == "span.model_request_end":
             self.open_span = None
             self.answered += not entry.fields.get("is_error")

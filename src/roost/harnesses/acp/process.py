@@ -44,6 +44,8 @@ _REFUSED: Final = (
     "These calls of yours were refused:\n\n{}\n\nGo on without them, or in another way."
 )
 _LONGEST: Final = 2000
+STOPPED: Final = "The agent stopped: "
+"""How the words begin that the log has of a prompt which the agent has answered with an error."""
 
 
 class ProcessDied(Exception):
@@ -186,7 +188,7 @@ class AcpProcess:
         result = convert(message.result or {}, PromptResult)
         if message.error is not None or result is None:
             error = message.error or RpcError(message="its answer is not understood")
-            said = f"The agent stopped: {error.words or 'no reason given'}"[:_LONGEST]
+            said = f"{STOPPED}{error.words or 'no reason given'}"[:_LONGEST]
             self._outcome = (
                 [END] if self._stops else [Trouble("agent_failed", said, "exhausted"), GIVEN_UP]
             )

@@ -14,6 +14,9 @@ agent is told to make it again, and nobody is asked twice. Of every other one th
 logged as its result and told to the agent, and if it makes the same call again, that is refused once. So is a call
 that has a result in the log, if the agent's record lacks that: the reason says what it has come to.
 
+A prompt that has failed is not one that was cut off: all of it was heard, and the log has its error. Some agents
+write that error into their record as if they had said it; it is not logged as a message.
+
 Prompts of this protocol have no names, so whether the agent has heard a message is looked up in its record.
 """
 
@@ -27,6 +30,7 @@ import msgspec
 from roost.domain.events import Entry
 from roost.domain.usage import Usage
 from roost.harnesses.acp.calls import NOT_RUN, AcpCall, AcpCalls, content_of, cut_off, is_over
+from roost.harnesses.acp.process import STOPPED
 from roost.harnesses.acp.updates import Replay, ReplayedItem
 from roost.harnesses.acp.wire import Json
 from roost.harnesses.content import as_text, reminder, text_block
@@ -134,7 +138,12 @@ class AcpRecovery:
         found = _Matches(self._ids, self._past, replay)
         heard = bool(self._given) and self._given <= found.known
         unlogged = found.unlogged(self._given if heard else set()) if self._again else []
-        emits = [emit for item in unlogged for emit in self._taken_over(item)]
+        emits = [
+            emit
+            for item in unlogged
+            if not self._is_failure(item)
+            for emit in self._taken_over(item)
+        ]
         settled, notes = self._settle(found)
         emits += [*self._span(), *settled]
         if self._is_answered(emits):
@@ -174,6 +183,16 @@ class AcpRecovery:
     def _span(self) -> list[Emit]:
         span = self._past.open_span
         return [] if span is None else [Emit([span_end(span, Usage(), error=True)])]
+
+    def _is_failure(self, item: ReplayedItem) -> bool:
+        """Whether it is what the agent has said about a prompt of this turn that has failed. If nothing was asked since,
+        there is nothing else that the log could lack.
+        """
+        if item.kind != "text":
+            return False
+        failures = [each for each in self._past.failures if each.startswith(STOPPED)]
+        told = any(_plain(each).endswith(_plain(item.text)) for each in failures)
+        return told or self._past.failed_last in failures
 
     def _taken_over(self, item: ReplayedItem) -> list[Emit]:
         """What the record has and the log lacks."""
