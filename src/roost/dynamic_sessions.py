@@ -6,9 +6,11 @@ Whatever is run through here may be run again: an answer that gets lost on the w
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -139,6 +141,18 @@ class CodePool:
 
         return await self._until_answered(once)
 
+    async def text(self, identifier: str, code: str) -> str:
+        """The same, of code that ends with a text. Some pools put it into quotes.
+
+        :raises PoolUnavailable: :raises PoolRefused:
+        """
+        found = str(await self.run(identifier, code))
+        if found[:1] not in ("'", '"'):
+            return found
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return str(ast.literal_eval(found))
+        return found[1:]  # its end was cut off
+
     async def upload(self, identifier: str, folder: str, name: str, data: bytes) -> None:
         """Put a file into a folder of the identifier's files; one that is there is replaced.
 
@@ -200,7 +214,7 @@ class CodePool:
                 return await once()
             except _Passing as passing:
                 if anyio.current_time() - began >= self._patience:
-                    raise PoolUnavailable(f"the pool does not answer: {passing}") from None
+                    raise PoolUnavailable(f"it has not worked for too long: {passing}") from None
                 await anyio.sleep(max(passing.pause, pause * random.uniform(0.5, 1)))
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -276,6 +290,8 @@ def _value(answer: PoolAnswer) -> Any:
         raise _Passing("the answer is not one of an execution") from None
     if status in ("Success", "Succeeded"):
         return value
-    if status in ("Running", "NotStarted") or any(word in errors for word in _ABORTED):
+    if status in ("Running", "NotStarted"):
+        raise _Passing("the pool answers before the code has ended")
+    if any(word in errors for word in _ABORTED):
         raise _Passing(f"the execution was not finished: {errors[-200:]}")
     raise PoolRefused(f"the code failed in the pool: {errors[-1000:]}")

@@ -54,6 +54,7 @@
   + Unavailable                     the server is starting, stopping, or its disk refused
   + SandboxFailed                   the sandbox failed, not the command in it
     - SandboxUnavailable            this machine cannot open such a sandbox now
+    - FilesNotFetched               it is on another machine, which still has what was changed in it
   + BlobsFailed                     the blob store cannot be reached, or refuses
     - DiskFull                      there is too little free space to write more
     - TenantStorageFull             the tenant's snapshots have reached their limit
@@ -483,6 +484,16 @@ class SandboxUnavailable(SandboxFailed):
 
     code = "sandbox_unavailable"
     hint = "Run `roost doctor`: it says what is missing and how to get it."
+
+
+class FilesNotFetched(SandboxFailed):
+    """What the agent has changed cannot be fetched from its sandbox."""
+
+    code = "files_not_fetched"
+    hint = (
+        "It is tried again after the next turn, and when the agent goes to sleep; if that fails, too, the"
+        " changes are lost. If there is too much, let the agent remove some of it."
+    )
 
 
 class PackagesFailed(RoostError):

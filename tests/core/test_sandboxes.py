@@ -29,7 +29,7 @@ from roost.domain.events import Entry
 from roost.domain.session import SANDBOXED_ONLY, Session, Status
 from roost.domain.sync import SyncState
 from roost.domain.usage import Usage
-from roost.errors import SandboxFailed, SandboxUnavailable, WrongBlobs
+from roost.errors import FilesNotFetched, SandboxFailed, SandboxUnavailable, WrongBlobs
 from roost.ports.blobs import Blobs
 from roost.ports.drafts import new_draft
 from roost.ports.egress import Account, Grant, OpenGrant
@@ -542,6 +542,7 @@ class AwaySandboxes(FakeProvider):
         super().__init__()
         self.brought = 0
         self.lost = False
+        self.failure: SandboxFailed = SandboxFailed("the container is gone")
 
     @asynccontextmanager
     async def open(self, plan: Plan) -> AsyncGenerator[FakeSandbox, None]:
@@ -559,7 +560,7 @@ class AwayFake(FakeSandbox):
         self._provider.brought += 1
         if self._provider.brought == 2:
             self._provider.lost = True
-            raise SandboxFailed("the container is gone")
+            raise self._provider.failure
         await anyio.Path(self._plan.home.path / "work.txt").write_text(str(self._provider.brought))
 
 
@@ -584,3 +585,21 @@ async def test_files_of_a_sandbox_elsewhere_come_back_before_a_turn_is_over(tmp_
         assert (file.read_text(), provider.brought) == ("3", 3)
     assert starts.pop() is StartMode.RESUME_BEHIND
     assert StartMode.RESUME_BEHIND not in starts
+
+
+async def test_a_turn_whose_files_cannot_be_fetched_is_taken_once_and_that_is_said(tmp_path: Path):
+    provider = AwaySandboxes()
+    provider.failure = FilesNotFetched("they are over the limit")
+    async with sandboxed_node(tmp_path, provider) as roost:
+        session = await roost.session(harness="in-sandbox")
+        file = tmp_path / "vault" / ".workspaces" / session.id / "work.txt"
+        await roost.turn(session, "Hello")
+        entries = await roost.turn(session, "Too much")
+        assert len(texts(entries)) == 1
+        (said,) = [e.fields["error"] for e in entries if e.type == "session.error"]
+        assert (said["code"], said["retry_status"]["type"]) == ("files_not_fetched", "retrying")
+        assert said["message"].startswith("they are over the limit. It is tried again after")
+        assert (file.read_text(), provider.brought) == ("1", 2)
+        await roost.turn(session, "Less")
+        assert (file.read_text(), provider.brought) == ("3", 3)
+    assert len(provider.plans) == 3  # one for each turn

@@ -14,7 +14,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from roost.dynamic_sessions import CodePool
-from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.errors import FilesNotFetched, SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, SandboxLimits, UnixAddress
 from roost.sandboxes.pool import PoolProvider
 from roost.sandboxes.pool import sandbox as sandboxes
@@ -50,7 +50,14 @@ class FakeLink(Link):
 
     def __init__(self, pool: CodePool, answers: Answers) -> None:
         super().__init__(pool, IDENTIFIER, "folder", "/door")
-        self.answers: Answers = {"stop": {}, "unpack": {}, "packed": {}, "pack": NOTHING, **answers}
+        self.answers: Answers = {
+            "stop": {},
+            "stats": {},
+            "unpack": {},
+            "packed": {},
+            "pack": NOTHING,
+            **answers,
+        }
         self.take: Callable[[bytes, int, bytes], None] = lambda *frame: None
         self.sent: list[tuple[bytes, int]] = []
         self.files: dict[str, bytes] = {}
@@ -140,7 +147,7 @@ async def test_a_sandbox_is_closed_whatever_its_container_answers(
     made = Provider(tmp_path, {"pack": told})
     with caplog.at_level(logging.WARNING):
         async with made.opened() as sandbox:
-            with pytest.raises(SandboxFailed):
+            with pytest.raises(FilesNotFetched):
                 await sandbox.bring_back()
     assert made.link.ended.is_set()
     assert made.pool.ended == 1
@@ -170,7 +177,7 @@ async def test_a_fault_while_files_come_back_does_not_leave_the_container(
     async def fail(self: PoolSandbox) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(PoolSandbox, "bring_back", fail)
+    monkeypatch.setattr(PoolSandbox, "_fetch", fail)
     with pytest.raises(RuntimeError, match="a fault"):
         async with made.opened():
             pass
@@ -194,9 +201,23 @@ async def test_parts_that_cannot_be_are_not_fetched(
 ) -> None:
     made = Provider(tmp_path, {"pack": {"parts": parts, "gone": []}})
     async with made.opened(disk_bytes=_LARGE) as sandbox:
-        with pytest.raises(SandboxFailed, match=said):
+        with pytest.raises(FilesNotFetched, match=said):
             await sandbox.bring_back()
     assert made.link.fetched == []
+
+
+async def test_files_are_lost_only_if_their_container_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Provider(tmp_path, {"pack": {"failed": "there is no room"}})
+    async with made.opened() as sandbox:
+        with pytest.raises(FilesNotFetched, match="there is no room"):
+            await sandbox.bring_back()
+        made.link.answers["stats"] = None
+        monkeypatch.setattr(sandboxes, "_SECONDS_TO_ANSWER", 0.05)
+        with pytest.raises(SandboxFailed, match="does not answer") as lost:
+            await sandbox.bring_back()
+        assert not isinstance(lost.value, FilesNotFetched)
 
 
 async def test_files_that_never_come_are_waited_for_with_a_limit(
@@ -206,7 +227,7 @@ async def test_files_that_never_come_are_waited_for_with_a_limit(
     with caplog.at_level(logging.WARNING):
         async with made.opened() as sandbox:
             monkeypatch.setattr(sandboxes, "_SECONDS_TO_STOP", 0.05)
-            with pytest.raises(SandboxFailed, match="did not come within 0 seconds"):
+            with pytest.raises(FilesNotFetched, match="did not come within 0 seconds"):
                 await sandbox.bring_back()
     assert "files are left in a pool: " in caplog.text
     assert made.pool.ended == 1

@@ -103,6 +103,21 @@ async def test_answers_that_are_cut_are_asked_for_as_files() -> None:
     assert [each["most"] for each in pool.asked[:2]] == [48 * 1024, 2000]
 
 
+async def test_a_pool_that_does_not_wait_is_asked_less_and_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        paused.append(round(seconds, 2))
+
+    monkeypatch.setattr(links.anyio, "sleep", sleep)
+    nothing = sized(json.dumps({"sum": zlib.crc32(b""), "size": 0}).encode() + b"\n")
+    pool = FakePool(frame(b"one"), lambda n, text: text if n in (8, 10) else nothing)
+    assert (await taken(pool))[0] == [(b"O", 2, b"one")]
+    assert paused == [0.05, 0.15, 0.35, 0.75, 1.55, 2.0, 2.0, 0.0]
+
+
 async def test_an_answer_that_is_damaged_is_asked_for_again() -> None:
     nothing = base64.b64encode(b"").decode()
     pool = FakePool(frame(b"one"), lambda n, text: f"0:{nothing}" if n == 1 else text)

@@ -22,9 +22,25 @@ def test_files_are_lost_with_a_container_that_was_not_closed(tmp_path: Path) -> 
     notes.mark(ONE, "b", is_changed=False)  # an older one, which is closed late
     notes.remove(ONE, "b")
     assert notes.opened(ONE, "c")
+    notes.mark(ONE, "c", is_changed=False, is_told=True)
     notes.remove(ONE, "c")
     assert not notes.opened(ONE, "d")
     assert [path.name for path in (tmp_path / "notes").iterdir()] == [ONE]
+
+
+def test_that_files_were_lost_is_noted_until_the_agent_knows(tmp_path: Path) -> None:
+    notes = Notes(tmp_path / "notes")
+    notes.opened(ONE, "a")
+    notes.mark(ONE, "a", is_changed=True)
+    assert notes.opened(ONE, "b")
+    notes.mark(ONE, "b", is_changed=True)
+    notes.mark(ONE, "b", is_changed=False)  # it is closed without a turn, and nothing is left in it
+    notes.remove(ONE, "b")
+    assert list(notes.orphaned()) == []
+    assert notes.opened(ONE, "c")
+    notes.mark(ONE, "c", is_changed=False, is_told=True)
+    notes.remove(ONE, "c")
+    assert not notes.opened(ONE, "d")
 
 
 def test_a_note_that_cannot_be_read_may_say_anything(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from roost.errors import SandboxFailed
+from roost.guest import commands
+from roost.guest.commands import Files, Names
 from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.sandboxes.pool import transfer
-from roost.sandboxes.pool.transfer import Place, Received, pack, places
+from roost.sandboxes.pool.transfer import WITH_HOLES, Place, Received, pack, places
 
 Member = tuple[tarfile.TarInfo, bytes]
 _NOBODY = (65534, 65534) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
@@ -219,24 +221,99 @@ def test_what_is_in_directories_without_rights_comes_back(common: Path) -> None:
         folder.chmod(0o755)
 
 
+def test_both_sides_mean_the_same_by_holes() -> None:
+    assert commands.WITH_HOLES == WITH_HOLES
+
+
 def test_an_archive_has_what_is_there_and_follows_nothing(home: Path) -> None:
     (home / "folder").mkdir()
     (home / "folder" / "file").write_text("file")
     (home / "link").symlink_to("../outside")
-    with (home / "holes").open("wb") as sparse:
-        sparse.truncate(3_000_000)
-        sparse.seek(2_000_000)
-        sparse.write(b"end")
     single = home.parent / "outside" / "file"
     file = io.BytesIO()
     pack([Place(home, "/workspace"), Place(single, "/opt/one")], file)
     file.seek(0)
     with tarfile.open(fileobj=file, mode="r:gz") as made:
-        assert sorted(made.getnames()) == ["0/folder", "0/folder/file", "0/holes", "0/link", "1"]
-        content = made.extractfile("0/holes")
-        assert content is not None
-        assert content.read() == (home / "holes").read_bytes()
+        assert sorted(made.getnames()) == ["0/folder", "0/folder/file", "0/link", "1"]
         assert made.getmember("0/link").linkname == "../outside"
+
+
+def test_holes_are_not_sent_and_are_there_again_in_both_directions(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "_MOST_PIECES", 10)
+    monkeypatch.setattr(commands, "MOST_PIECES", 10)
+    size = 50 * 1024**3
+    for name, begins in (("holes", [0, 2**21, size - 3]), ("empty", []), ("many", range(15))):
+        with (home / name).open("wb") as file:
+            file.truncate(size if name != "many" else 15 * 2**18)
+            for at in begins:
+                file.seek(at * (2**18 if name == "many" else 1))
+                file.write(b"end")
+    exchange, inside = home.parent / "exchange", home.parent / "inside"
+    for folder in (exchange, inside):
+        folder.mkdir()
+    names = Names()
+    names.add("/workspace", str(inside))
+    files = Files(names, {"folder": str(exchange)})
+    with (exchange / "up-0").open("wb") as archive:
+        pack([Place(home, "/workspace", comes_back=True)], archive)
+    assert (exchange / "up-0").stat().st_size < 2**21
+    files.unpack(["up-0"], ["/workspace"], wiped=["/workspace"], kept=["/workspace"])
+    sums = []
+    for folder in (home, inside):
+        sums.append([piece_of(folder / "holes", at) for at in (0, 2**20, 2**21, size - 10)])
+        assert (folder / "holes").stat().st_blocks * 512 < 2**21
+        assert (folder / "empty").stat().st_size == size
+    assert sums[0] == sums[1]
+    assert (inside / "many").read_bytes() == (home / "many").read_bytes()
+    with (inside / "holes").open("r+b") as file:
+        file.seek(2**30)
+        file.write(b"new")
+    (inside / "many").touch()
+    told = files.pack(1)
+    assert told["changed"] == 2
+    back = io.BytesIO(b"".join((exchange / name).read_bytes() for name, _, _ in told["parts"]))
+    Received([home], 0).apply(back, told["gone"])
+    assert [piece_of(home / "holes", at) for at in (0, 2**30)] == [
+        b"end" + bytes(7),
+        b"new" + bytes(7),
+    ]
+    assert (home / "holes").stat().st_blocks * 512 < 2**21
+    assert (inside / "many").read_bytes() == (home / "many").read_bytes()
+    with pytest.raises(SandboxFailed, match="limit of the disk"):
+        back.seek(0)
+        Received([home], 2**30).apply(back, [])
+
+
+def piece_of(path: Path, at: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(at)
+        return file.read(10)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "",
+        "{}",
+        "[10]",
+        "[10, [[0, 5], [4, 9]]]",
+        "[10, [[0, 11]]]",
+        "[10, [[-1, 3]]]",
+        "[10, [[3, 3]]]",
+        "[-1, []]",
+        "[Infinity, []]",
+        "[10, [[0, 9]]]",
+        "[10, [[0, Infinity]]]",
+        "[" * 60_000,
+    ],
+)
+def test_a_file_with_holes_is_not_believed(home: Path, head: str) -> None:
+    odd = member("0/file", f"{head}\nfour".encode(), type=WITH_HOLES)
+    with pytest.raises(SandboxFailed):
+        Received([home], 0).apply(archive(odd), [])
+    assert list(home.iterdir()) == []
 
 
 def packed(*places: Place) -> list[str]:

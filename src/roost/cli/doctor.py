@@ -230,6 +230,8 @@ async def _sandbox(settings: Settings) -> Finding:
     if any(how.startswith("missing:") for how in limits.values()):
         fix = "Pull the images into the engine, or take them out of ROOST_DOCKER_IMAGES."
         return Finding("warn", f"{provider.name} works; {said}", fix)
+    if "open: " in limits.get("network", ""):
+        return Finding("warn", f"{provider.name} works; {said}", "Turn networking off in the pool.")
     if {"memory", "cpus"} & set(weak):
         fix = "Run the server where it has control groups of its own, e.g. systemd's Delegate=yes."
         return Finding("warn", f"{provider.name} works; {said}", fix)

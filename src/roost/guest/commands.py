@@ -48,6 +48,11 @@ WINDOW = 256 * 1024  # bytes of a channel that were not taken yet
 LARGE = 8 * 1024 * 1024  # bytes of what comes out in one file
 PART = 32 * 1024 * 1024  # bytes of an archive in one file
 ERRORS = 64 * 1024
+WITH_HOLES = (
+    b"R"  # of a member of an archive: a line with the size and where there is data, then the data
+)
+SMALL_HOLE = 64 * 1024
+MOST_PIECES = 1000  # of data in a file with holes
 QUICK, SLOW = 0.004, 0.02  # seconds between two looks for input
 ROOTS = ("/opt/roost-sandbox", "/var/roost-sandbox", "~/.roost-sandbox", "/tmp/roost-sandbox")
 EXCHANGE = "roost-exchange"
@@ -124,27 +129,31 @@ def _longest(words: dict[str, str]) -> list[str]:
     return sorted(words, key=len, reverse=True)
 
 
-class Command:
-    """A command with pipes. `window` is how much of its output the server still takes."""
+class Carried:
+    """What a channel is. `window` is how much of what comes from it the server still takes."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
+    def __init__(self) -> None:
         self.window = WINDOW
         self.waiting = bytearray()
-        self.taken = 0  # of its input, since that was last said
-        self.is_ended = False  # its input
+        self.taken = 0  # of what goes to it, since that was last said
+        self.is_ended = False  # what goes to it
+
+
+class Command(Carried):
+    """A command with pipes."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self.process = process
         self.errors = bytearray()
 
 
-class PortConnection:
+class PortConnection(Carried):
     """A connection from inside to an endpoint."""
 
     def __init__(self, stream: socket.socket) -> None:
+        super().__init__()
         self.stream = stream
-        self.window = WINDOW
-        self.waiting = bytearray()
-        self.taken = 0  # of what goes to the program inside, since that was last said
-        self.is_ended = False  # what goes to the program inside
         self.has_ended = False  # what comes from it
 
 
@@ -168,10 +177,9 @@ class CommandSupervisor:
         self._answers: list[tuple[int, Json]] = []
         self._files = Files(self._names, config)
         self._woken, self._wake = os.pipe()
-        self._is_over = False
 
     def run(self) -> None:
-        """Until the server says so, or is gone."""
+        """Until the server is gone, or has its container ended."""
         for end in (self._woken, self._wake):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
@@ -181,7 +189,7 @@ class CommandSupervisor:
         self._listen()
         self._say(b"H", 0, {"names": self._names.real})
         try:
-            while not self._is_over and time.monotonic() - self._heard < self._config["leash"]:
+            while time.monotonic() - self._heard < self._config["leash"]:
                 for key, events in self._selector.select(self._pause()):
                     key.data(events)
                 self._reap()
@@ -303,36 +311,30 @@ class CommandSupervisor:
             self._spawn(channel, json.loads(data))
         elif kind == b"Q":
             self._ask(channel, json.loads(data))
-        elif channel in self._commands:
-            self._to_command(kind, channel, self._commands[channel], data)
-        elif channel in self._connections:
-            self._to_connection(kind, channel, self._connections[channel], data)
+        elif found := self._commands.get(channel) or self._connections.get(channel):
+            self._to_channel(kind, channel, found, data)
         elif kind == b"I":
             self._out.put(b"G", channel)
 
-    def _to_command(self, kind: bytes, channel: int, command: Command, data: bytes) -> None:
+    def _to_channel(
+        self, kind: bytes, channel: int, found: Command | PortConnection, data: bytes
+    ) -> None:
         if kind == b"I":
-            command.waiting += data
+            found.waiting += data
         elif kind == b"E":
-            command.is_ended = True
+            found.is_ended = True
         elif kind == b"T":
-            command.window += int(data)
-        elif kind == b"K":
-            self._signal(command.process.pid, int(data))
-        self._feed(channel, command)
-        self._watch_output(channel, command)
-
-    def _to_connection(self, kind: bytes, channel: int, made: PortConnection, data: bytes) -> None:
-        if kind == b"I":
-            made.waiting += data
-        elif kind == b"E":
-            made.is_ended = True
-        elif kind == b"T":
-            made.window += int(data)
-        elif kind == b"X":
-            self._close(channel)
+            found.window += int(data)
+        if isinstance(found, PortConnection):
+            if kind == b"X":
+                self._close(channel)
+            else:
+                self._carry(channel, selectors.EVENT_WRITE)
             return
-        self._carry(channel, selectors.EVENT_WRITE)
+        if kind == b"K":
+            self._signal(found.process.pid, int(data))
+        self._feed(channel, found)
+        self._watch_output(channel, found)
 
     # Commands
 
@@ -561,8 +563,6 @@ class CommandSupervisor:
             kill_all()
             self._reap()
             self._answers.append((channel, {}))
-        elif asked["do"] == "end":
-            self._is_over = True
         elif asked["do"] == "stats":
             self._answers.append((channel, used()))
         else:
@@ -578,7 +578,7 @@ class CommandSupervisor:
 
     # Small things
 
-    def _took(self, channel: int, what: Command | PortConnection, size: int) -> None:
+    def _took(self, channel: int, what: Carried, size: int) -> None:
         """Say how much was taken, now and then: each time is one more answer to wait for."""
         what.taken += size
         if what.taken >= WINDOW // 4:
@@ -685,7 +685,10 @@ class Files:
                 real = self._names.real[places[int(index)]]
                 member.name, mode = path or os.path.basename(real), member.mode
                 member.mode |= stat.S_IRWXU if member.isdir() else 0
-                archive.extract(member, real if path else os.path.dirname(real), **_AS_IT_IS)
+                if member.type == WITH_HOLES:
+                    put_with_holes(archive, member, os.path.join(real, path))
+                else:
+                    archive.extract(member, real if path else os.path.dirname(real), **_AS_IT_IS)
                 if member.isdir():
                     folders.append((os.path.join(real, path), mode, member.mtime))
             for path, mode, mtime in reversed(folders):  # nothing more is put into them
@@ -746,9 +749,11 @@ class Files:
                 archive.addfile(member)
                 return True
             with open(full, "rb") as file:
-                status = os.fstat(file.fileno())
-                member.size = status.st_size
-                archive.addfile(member, Padded(file, status.st_size))  # type: ignore[arg-type]
+                pieces = Pieces(file.fileno())
+                if pieces.head:
+                    member.type = WITH_HOLES
+                member.size = pieces.size
+                archive.addfile(member, pieces)  # type: ignore[arg-type]
         except OSError:
             return False  # it is gone meanwhile, or nobody may read it
         return True
@@ -850,18 +855,84 @@ class Writer:
         del self._data[:size]
 
 
-class Padded:
-    """A file that has as many bytes as it had when it was opened, whatever happens to it."""
+class Pieces:
+    """What is sent of a file: as many bytes as it has now, whatever happens to it, but for large holes.
 
-    def __init__(self, file: io.BufferedReader, size: int) -> None:
+    If there are some, the first line (`head`) says how large it is, and where there is data.
+    """
+
+    def __init__(self, file: int) -> None:
+        size = os.fstat(file).st_size
         self._file = file
-        self._left = size
+        self._left = data_in(file, size)
+        is_whole = self._left == [[0, size]]
+        self.head = b"" if is_whole else json.dumps([size, self._left]).encode() + b"\n"
+        self.size = len(self.head) + sum(ends - begins for begins, ends in self._left)
+        self._held = self.head
 
     def read(self, size: int) -> bytes:
         """The next bytes."""
-        size = min(size, self._left)
-        self._left -= size
-        return self._file.read(size).ljust(size, b"\0")
+        made, self._held = self._held[:size], self._held[size:]
+        while len(made) < size and self._left:
+            begins, ends = self._left[0]
+            wanted = min(size - len(made), ends - begins)
+            made += os.pread(self._file, wanted, begins).ljust(wanted, b"\0")
+            self._left[0] = [begins + wanted, ends]
+            if begins + wanted == ends:
+                del self._left[0]
+        return made
+
+
+def data_in(file: int, size: int) -> list[list[int]]:
+    """Where there is data in a file: from, to. Small holes count as data, and all do if there are too many."""
+    if not size or os.fstat(file).st_blocks * 512 >= size:
+        return [[0, size]]
+    found: list[list[int]] = []
+    at = 0
+    while at < size:
+        try:
+            begins = os.lseek(file, at, os.SEEK_DATA)
+        except OSError:  # there is no more
+            break
+        at = min(os.lseek(file, begins, os.SEEK_HOLE), size)
+        if at <= begins:
+            break
+        found.append([begins, at])
+    smallest = SMALL_HOLE
+    while True:
+        found = _joined(found, smallest)
+        if len(found) <= MOST_PIECES:
+            return found
+        smallest *= 2
+
+
+def _joined(pieces: list[list[int]], smallest: int) -> list[list[int]]:
+    """The pieces without smaller holes than that between them."""
+    made: list[list[int]] = []
+    for begins, ends in pieces:
+        if made and begins - made[-1][1] < smallest:
+            made[-1][1] = ends
+        else:
+            made.append([begins, ends])
+    return made
+
+
+def put_with_holes(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
+    """Make a file of such a member."""
+    content = archive.extractfile(member)
+    assert content is not None
+    size, pieces = json.loads(content.readline())
+    with suppress(OSError):
+        os.unlink(path)
+    with open(path, "xb") as file:
+        for begins, ends in pieces:
+            file.seek(begins)
+            while begins < ends:
+                data = content.read(min(ends - begins, 1024 * 1024))
+                begins += file.write(data)
+        file.truncate(size)
+    os.chmod(path, member.mode)
+    os.utime(path, (member.mtime, member.mtime))
 
 
 def _mark(status: os.stat_result) -> list[Any]:

@@ -19,6 +19,7 @@ class AwaySandbox(Protocol):
 
         Called when a turn is over, before its files are stored.
 
-        :raises SandboxFailed: that cannot be had, or not be stored
+        :raises FilesNotFetched: not now: they are too large, or there is no room for them. The sandbox has them still
+        :raises SandboxFailed: they are lost, with the sandbox
         """
         ...

@@ -34,7 +34,7 @@ class RunningSandboxes:
     async def bring_back(self, session_id: str) -> None:
         """Have what a session's agent has changed of its files here, if its sandbox is on another machine.
 
-        :raises SandboxFailed: that cannot be had
+        :raises FilesNotFetched: that cannot be had now :raises SandboxFailed: it is lost
         """
         found = self._open.get(session_id)
         if isinstance(found, AwaySandbox):

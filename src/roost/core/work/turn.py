@@ -20,7 +20,8 @@ from roost.core.write.intake import inbox
 from roost.domain.events import Entry
 from roost.domain.ledger import Batch, TurnMark, requires_action
 from roost.domain.session import Session
-from roost.errors import NotWaiting
+from roost.errors import FilesNotFetched, NotWaiting
+from roost.ports.drafts import trouble
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble, TurnEnd
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
@@ -84,11 +85,23 @@ class Turns:
         end = 0 if stop_reason["type"] == "requires_action" else log.head
         if not end:
             await self._items.say_if_awaited(session, log.say)
-        await self._running.bring_back(session.id)
-        self._files.rested(session.id, end)
+        if await self._has_files(session, log):
+            self._files.rested(session.id, end)
         await self.queue.left(session, log, end)
         spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)
         return BUDGET_REACHED if spent else stop_reason
+
+    async def _has_files(self, session: Session, log: LeasedLog) -> bool:
+        """Whether what its agent has left is here. If it is elsewhere, that is said, and the turn is over all the same.
+
+        :raises SandboxFailed: it is lost
+        """
+        try:
+            await self._running.bring_back(session.id)
+        except FilesNotFetched as failed:
+            await log.say(trouble(failed.code, f"{failed.message}. {failed.hint}", "retrying"))
+            return False
+        return True
 
     async def keep_outputs(self, session: Session, log: LeasedLog) -> None:
         """Keep what its agent has put out as files, and log what was left out."""

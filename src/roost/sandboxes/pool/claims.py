@@ -72,7 +72,7 @@ class ContainerClaims:
 
         :raises PoolUnavailable: :raises PoolRefused:
         """
-        told = str(await pool.run(self._identifier, called(_LOOK, {})))
+        told = await pool.text(self._identifier, called(_LOOK, {}))
         if told == _FREE:
             is_ours = even_free
         else:

@@ -31,6 +31,8 @@ _LARGE: Final = 48 * 1024  # bytes in an answer; what is more comes as a file
 _SMALL: Final = 2_000  # the same where answers are cut at 4,096 characters
 _MOST_AT_ONCE: Final = 1024 * 1024
 _DAMAGED: Final = 5  # answers in a row
+_AT_ONCE: Final = 1.0  # seconds: an answer without anything in it should take longer
+_LONGEST_PAUSE: Final = 2.0
 _LONGEST: Final = 16 * 1024 * 1024  # bytes of a frame, or of a file with frames
 _FILES: Final = re.compile(r"out-[0-9]{1,20}|down-[0-9]{1,20}-[0-9]{1,10}")  # that it makes
 _ASK: Final = '''\
@@ -145,9 +147,14 @@ class Link:
         await self.put_file(f"in-{number:08d}", data)
 
     async def _receive(self, take: Take) -> None:
-        position, held, damaged = 0, bytearray(), 0
+        position, held, damaged, pause = 0, bytearray(), 0, 0.0
         while True:
+            asked = anyio.current_time()
             data = await self._asked(position)
+            # It should have waited for something: it is not asked again and again.
+            is_hasty = data == b"" and anyio.current_time() - asked < _AT_ONCE
+            pause = min(2 * pause + 0.05, _LONGEST_PAUSE) if is_hasty else 0.0
+            await anyio.sleep(pause)
             if data is None:
                 damaged += 1
                 if damaged > _DAMAGED:
@@ -164,12 +171,12 @@ class Link:
     async def _asked(self, position: int) -> bytes | None:
         """What comes after this position, perhaps nothing; None: the answer was damaged."""
         asked = {"door": self._door, "after": position, "most": self._most, "wait": _WAIT}
-        value = await self._pool.run(self._identifier, called(_ASK, asked))
-        if value == "gone":
+        answer = await self._pool.text(self._identifier, called(_ASK, asked))
+        if answer == "gone":
             raise _Gone
-        size, found, text = str(value).partition(":")
+        size, found, text = answer.partition(":")
         if not found or not size.isdigit():
-            raise PoolRefused(f"the pool answers with something else: {str(value)[:200]}")
+            raise PoolRefused(f"the pool answers with something else: {answer[:200]}")
         if len(text) != int(size):
             self._most = _SMALL
             return None

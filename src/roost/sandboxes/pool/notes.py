@@ -23,17 +23,19 @@ class Notes:
         """Note that a sandbox is open; whether files were lost with the one before. :raises OSError:"""
         disk.make_folder(self._directory, 0o700)
         before = self._read(identifier)
-        is_lost = before is not None and before.get("is_changed") is not False
-        self.write(identifier, name, is_changed=is_lost)
+        is_lost = before is not None and (_is_changed(before) or _is_lost(before))
+        self.write(identifier, name, is_changed=False, is_lost=is_lost)
         return is_lost
 
-    def write(self, identifier: str, name: str, *, is_changed: bool) -> None:
-        """Note whether it may have files that are nowhere else. It is on disk then, as the log is. :raises OSError:"""
+    def write(self, identifier: str, name: str, *, is_changed: bool, is_lost: bool = False) -> None:
+        """Note whether it may have files that are nowhere else, and whether some were lost before, which the session's
+        agent does not know. It is on disk then, as the log is. :raises OSError:
+        """
         path = self._directory / identifier
         made = self._directory / f".{identifier}.{secrets.token_hex(4)}"
         try:
             with made.open("x") as file:
-                json.dump({"name": name, "is_changed": is_changed}, file)
+                json.dump({"name": name, "is_changed": is_changed, "is_lost": is_lost}, file)
                 file.flush()
                 os.fsync(file.fileno())
             made.replace(path)
@@ -41,19 +43,27 @@ class Notes:
             made.unlink(missing_ok=True)
         disk.sync_folder(self._directory)
 
-    def mark(self, identifier: str, name: str, *, is_changed: bool) -> None:
-        """The same, unless it is a newer one's by now. :raises OSError:"""
-        if self._is_of(identifier, name):
-            self.write(identifier, name, is_changed=is_changed)
+    def mark(self, identifier: str, name: str, *, is_changed: bool, is_told: bool = False) -> None:
+        """Note whether it has such files, unless the note is a newer one's by now. `is_told`: the agent knows what was
+        lost before. :raises OSError:
+        """
+        before = self._of(identifier, name)
+        if before is not None:
+            is_lost = _is_lost(before) and not is_told
+            self.write(identifier, name, is_changed=is_changed, is_lost=is_lost)
 
-    def _is_of(self, identifier: str, name: str) -> bool:
-        return bool((self._read(identifier) or {}).get("name", name) == name)
+    def _of(self, identifier: str, name: str) -> dict[str, Any] | None:
+        """What is noted of this one; None: it is a newer one's."""
+        before = self._read(identifier) or {}
+        return before if before.get("name", name) == name else None
 
     def ended(self, identifier: str) -> None:
         """It was ended, and what it had is lost: it need not be looked for again. :raises OSError:"""
         before = self._read(identifier)
         if before is not None:
-            self.write(identifier, "", is_changed=before.get("is_changed") is not False)
+            self.write(
+                identifier, "", is_changed=False, is_lost=_is_changed(before) or _is_lost(before)
+            )
 
     def _read(self, identifier: str) -> dict[str, Any] | None:
         """What is noted; what cannot be read may be anything."""
@@ -66,8 +76,15 @@ class Notes:
         return found if isinstance(found, dict) else {}
 
     def remove(self, identifier: str, name: str) -> None:
-        """The one of this name is closed, and its files are back. What is noted of a newer one stays."""
-        if self._is_of(identifier, name):
+        """The one of this name is closed, and its files are back. What is noted of a newer one stays, and that files
+        were lost before, until the agent knows. :raises OSError:
+        """
+        before = self._of(identifier, name)
+        if before is None:
+            return
+        if _is_lost(before):
+            self.write(identifier, "", is_changed=False, is_lost=True)
+        else:
             (self._directory / identifier).unlink(missing_ok=True)
 
     def orphaned(self) -> Iterator[tuple[str, int]]:
@@ -76,3 +93,12 @@ class Notes:
             name = sandbox_names.read(str((self._read(path.name) or {}).get("name")))
             if name is not None and name.orphaned:
                 yield path.name, name.generation
+
+
+def _is_changed(noted: dict[str, Any]) -> bool:
+    """What cannot be read may have said so."""
+    return noted.get("is_changed") is not False
+
+
+def _is_lost(noted: dict[str, Any]) -> bool:
+    return noted.get("is_lost") is True

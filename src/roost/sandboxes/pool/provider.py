@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,9 +26,11 @@ from roost.sandboxes.open_sandboxes import OpenSandboxes
 from roost.sandboxes.pool.claims import HELD, Claim, ContainerClaims
 from roost.sandboxes.pool.link import EXCHANGE, Link, called
 from roost.sandboxes.pool.notes import Notes
+from roost.sandboxes.pool.probe import Reach, probed
 from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
 from roost.sandboxes.pool.transfer import places
 
+_log = logging.getLogger(__name__)
 _PROGRAM: Final = Path(roost.__file__).parent / "guest" / "commands.py"
 _SHORTEST_SECRET: Final = 16
 _FILES: Final = "/mnt/data"  # where a pool keeps an identifier's files
@@ -98,7 +101,7 @@ class PoolProvider:
         self._notes = Notes(notes)
         self._leash = leash
         self._open: OpenSandboxes[PoolSandbox] = OpenSandboxes()
-        self._is_checked = False
+        self._reach: Reach | None = None
 
     @property
     def name(self) -> str:
@@ -119,24 +122,17 @@ class PoolProvider:
                 f"ROOST_POOL_SECRET has fewer than {_SHORTEST_SECRET} characters",
                 hint="Set it to what `openssl rand -hex 16` prints, the same on all nodes.",
             )
-        if self._is_checked:
+        if self._reach is not None:
             return
         identifier = self.identifier(f"check-{secrets.token_hex(8)}")
         async with self._pool(patience=30.0) as pool:
-            try:
-                value = await pool.run(identifier, "6 * 7")
-                await pool.end(identifier)
-            except (PoolRefused, PoolUnavailable) as error:
-                raise SandboxUnavailable(
-                    f"the pool does not work: {error}",
-                    hint="See to ROOST_POOL_ENDPOINT and ROOST_POOL_TOKEN; the pool has to end sessions, too.",
-                ) from error
-        if str(value) != "42":
-            raise SandboxUnavailable(f"the pool's answer to 6 * 7 is {str(value)[:100]!r}")
-        self._is_checked = True
+            self._reach = await probed(pool, self._endpoint, identifier, _FILES)
+        if self._reach.is_open:
+            _log.warning("the pool's network is %s", self._reach.said, extra={"action": "check"})
 
     async def limits_report(self) -> dict[str, str]:
         await self.check()
+        reach = "" if self._reach is None else self._reach.said
         own = "the pool's own, whatever ROOST_SANDBOX_* says"
         return {
             "pool": self._endpoint,
@@ -145,7 +141,7 @@ class PoolProvider:
             "cpus": own,
             "open files": "of each process",
             "disk": "a file's size by rlimit; the rest is the pool's own",
-            "network": "the server's endpoints, and whatever the pool lets its containers reach",
+            "network": reach,
             "uid": "the pool's own",
         }
 
@@ -199,7 +195,7 @@ class PoolProvider:
         except BaseException:
             with anyio.CancelScope(shield=True):
                 sandbox.close()
-                await sandbox.let_go(is_back=not is_lost)
+                await sandbox.let_go(is_back=True)
             raise
         return sandbox
 
@@ -216,7 +212,7 @@ class PoolProvider:
             "config": await anyio.to_thread.run_sync(self._config, plan, token),
         }
         for _ in range(3):
-            told = str(await rented.pool.run(rented.identifier, called(_LAUNCH, asked)))
+            told = await rented.pool.text(rented.identifier, called(_LAUNCH, asked))
             if told.startswith("door:"):
                 return told.removeprefix("door:")
             if not told.startswith(HELD):

@@ -15,7 +15,7 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from roost.dynamic_sessions import CodePool, PoolRefused, PoolUnavailable
-from roost.errors import SandboxFailed, SandboxUnavailable
+from roost.errors import FilesNotFetched, SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox import Stats
 from roost.ports.sandbox_provider import Plan
 from roost.sandboxes.bubblewrap.recipe import BASE_ENVIRON
@@ -31,6 +31,7 @@ _LOOKED_FOR: Final = (
     1024**2
 )  # bytes from which on it is worth asking whether a file is there already
 _SECONDS_TO_STOP: Final = 300.0
+_SECONDS_TO_ANSWER: Final = 60.0
 _MOST_CHANNELS: Final = 2000
 _log = logging.getLogger(__name__)
 
@@ -64,8 +65,14 @@ class Rented:
         """All its files are back. :raises SandboxFailed: that cannot be noted"""
         await self._note(is_changed=False)
 
-    async def _note(self, *, is_changed: bool) -> None:
-        write = partial(self._notes.mark, self.identifier, self._name, is_changed=is_changed)
+    async def took_a_turn(self) -> None:
+        """The same, and the agent knows what was lost before. :raises SandboxFailed: that cannot be noted"""
+        await self._note(is_changed=False, is_told=True)
+
+    async def _note(self, *, is_changed: bool, is_told: bool = False) -> None:
+        write = partial(
+            self._notes.mark, self.identifier, self._name, is_changed=is_changed, is_told=is_told
+        )
         try:
             await anyio.to_thread.run_sync(write)
         except OSError as error:
@@ -283,16 +290,33 @@ class PoolSandbox:
     async def bring_back(self) -> None:
         """The plan's volumes, and mounts that can be written to, have what was changed inside.
 
-        :raises SandboxFailed: that cannot be had, or not be stored, or takes too long
+        :raises FilesNotFetched: that cannot be had, or not be stored, or takes too long; the container has it still
+        :raises SandboxFailed: the container is lost
         """
         try:
+            await self._fetch()
+        except SandboxFailed as failed:
+            await self._check_answer()
+            raise FilesNotFetched(failed.message) from failed
+        await self._rented.took_a_turn()
+
+    async def _check_answer(self) -> None:
+        """:raises SandboxFailed: the container is lost"""
+        with anyio.move_on_after(_SECONDS_TO_ANSWER):
+            await self.ask("stats")
+            return
+        raise SandboxFailed("the container does not answer")
+
+    async def _fetch(self) -> None:
+        """:raises SandboxFailed:"""
+        try:
             with anyio.fail_after(_SECONDS_TO_STOP):
-                await self._bring_back()
+                await self._fetch_changes()
         except TimeoutError:
             words = f"the container's files did not come within {_SECONDS_TO_STOP:.0f} seconds"
             raise SandboxFailed(words) from None
 
-    async def _bring_back(self) -> None:
+    async def _fetch_changes(self) -> None:
         kept = [each.source for each in self._places if each.comes_back]
         async with self._bringing:
             number = self._brought + 1
@@ -320,7 +344,7 @@ class PoolSandbox:
             with anyio.fail_after(_SECONDS_TO_STOP):
                 await self.ask("stop")
                 if self._places:
-                    await self.bring_back()
+                    await self._fetch()
                 is_back = True
         except (SandboxFailed, TimeoutError) as failed:
             why = failed.message if isinstance(failed, SandboxFailed) else "it took too long"

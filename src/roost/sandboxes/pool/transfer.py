@@ -3,7 +3,8 @@
 Nothing in an archive that comes from a container is believed: every step is taken from an open directory, no link is
 followed, and there is a limit to how much it may be, packed or unpacked, and to how long it may take. Of the forms that
 an archive may have it is the plainest (GNU's, with long names): others keep lists in their headers, which have no end.
-All of it blocks.
+A file with large holes is sent without them, as a kind of member that both sides know (`WITH_HOLES`): a line says how
+large it is and where there is data, and then comes the data. All of it blocks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
 import secrets
-import shutil
 import stat
 import tarfile
 import time
@@ -30,9 +31,12 @@ from roost.ports.tree import Changed, Found
 from roost.sandboxes.paths import open_at
 from roost.sandboxes.pool.link import NONSENSE
 from roost.sandboxes.tree.local import LocalTree
-from roost.sandboxes.tree.walk import Walk
+from roost.sandboxes.tree.read import extents
+from roost.sandboxes.tree.walk import Walk, name_of
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_SMALLEST_HOLE: Final = 64 * 1024
 _MOST: Final = 64 * 1024**3
 _MOST_MEMBERS: Final = 1_000_000
 _PIECE: Final = 1024 * 1024
@@ -40,6 +44,8 @@ _MOST_CLOSED: Final = 100_000  # directories whose modes have to wait until all 
 _LONGEST_HEADER: Final = 64 * 1024  # bytes: a path, or what a link leads to
 _OF_A_MEMBER: Final = 16 * 1024  # bytes around a file: headers with both, and what fills blocks
 _SECONDS: Final = 300.0
+WITH_HOLES: Final = b"R"
+_MOST_PIECES: Final = 1000  # of data in a file with holes
 _LONG: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KINDS: Final = frozenset(
     {
@@ -51,6 +57,7 @@ _KINDS: Final = frozenset(
         tarfile.FIFOTYPE,
         tarfile.CHRTYPE,
         tarfile.BLKTYPE,
+        WITH_HOLES,
         *_LONG,
     }
 )
@@ -165,40 +172,62 @@ def _pack_folder(archive: tarfile.TarFile, index: int, place: Place) -> None:
                 member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(tree.link(found))
                 archive.addfile(member)
             else:
-                content = _Content(tree, found)
-                member.size = found.size
-                archive.addfile(member, content)
+                with _Content(found) as content:
+                    member.type = WITH_HOLES if content.head else tarfile.REGTYPE
+                    member.size = content.size
+                    archive.addfile(member, content)  # type: ignore[arg-type]  # it is read only
         except Changed:
             continue  # it is gone, or somebody is writing to it
 
 
-class _Content(io.RawIOBase):
-    """A file of a tree, to be read from its beginning to its end; what it lacks of its size is zeros."""
+class _Content:
+    """A file of a tree, without its large holes; what it lacks of its size meanwhile is zeros.
 
-    def __init__(self, tree: LocalTree, found: Found) -> None:
-        self._parts = tree.read(found)
-        self._held = bytearray()
-        self._first = self._next()
+    `head` is the line that says where there is data, if there are holes.
 
-    def _next(self) -> bytes | None:
+    :raises Changed: it is not the one that was found any more
+    """
+
+    def __init__(self, found: Found) -> None:
         try:
-            part = next(self._parts, None)
-        except Changed:
-            if not hasattr(self, "_first"):
-                raise  # nothing of it is in the archive yet
-            return None
-        return bytes(part) if isinstance(part, int) else part
+            self._file = os.open(name_of(found.path), _FILE, dir_fd=found.handle)
+        except OSError:
+            raise Changed from None
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != found.size:
+            os.close(self._file)
+            raise Changed
+        self._left = _data_in(self._file, status)
+        is_whole = self._left == [(0, found.size)]
+        self.head = b"" if is_whole else json.dumps([found.size, self._left]).encode() + b"\n"
+        self.size = len(self.head) + sum(end - start for start, end in self._left)
+        self._held = self.head
 
-    def read(self, size: int = -1) -> bytes:
-        while len(self._held) < size:
-            part, self._first = self._first or self._next(), None
-            if part is None:
-                self._held += bytes(size - len(self._held))
-                break
-            self._held += part
-        data = bytes(self._held[:size])
-        del self._held[:size]
-        return data
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        made, self._held = self._held[:size], self._held[size:]
+        while len(made) < size and self._left:
+            (start, end), *more = self._left
+            wanted = min(size - len(made), end - start)
+            made += os.pread(self._file, wanted, start).ljust(wanted, b"\0")
+            self._left = more if start + wanted == end else [(start + wanted, end), *more]
+        return made
+
+
+def _data_in(file: int, status: os.stat_result) -> list[tuple[int, int]]:
+    """Where there is data; the smaller holes count as such if there are many."""
+    size, smallest = status.st_size, _SMALLEST_HOLE
+    if not size or status.st_blocks * 512 >= size:
+        return [(0, size)]
+    while len(found := list(extents(file, size, smallest))) > _MOST_PIECES:
+        smallest *= 4
+    return found
 
 
 class Received:
@@ -298,13 +327,37 @@ class Received:
             elif member.issym():
                 _clear(at, name)
                 os.symlink(member.linkname, name, dir_fd=at)
-            elif member.isreg():
-                self._left -= member.size
-                if self._left < 0:
-                    raise SandboxFailed("the container's files are over the limit of the disk")
+            elif member.isreg() or member.type == WITH_HOLES:
+                self._spend(member.size)
                 content = members.extractfile(member)
                 assert content is not None
-                _write(at, name, content, member)
+                size, pieces = self._pieces(content, member)
+                _write(at, name, content, member, size, pieces)
+
+    def _spend(self, size: int) -> None:
+        """So many bytes are stored."""
+        self._left -= size
+        if self._left < 0:
+            raise SandboxFailed("the container's files are over the limit of the disk")
+
+    def _pieces(
+        self, content: IO[bytes], member: tarfile.TarInfo
+    ) -> tuple[int, Sequence[tuple[int, int]]]:
+        """How large the file is, and where there is data in it. :raises ValueError: :raises TypeError: it is none"""
+        if member.type != WITH_HOLES:
+            return member.size, [(0, member.size)]
+        head = content.readline(_LONGEST_HEADER)
+        size, told = json.loads(head)
+        if size > self.most:
+            raise SandboxFailed("the container's files are over the limit of the disk")
+        pieces, at = [(int(start), int(end)) for start, end in told], 0
+        for start, end in pieces:
+            if not at <= start < end <= size:
+                raise ValueError("a file whose data is nowhere")
+            at = end
+        if len(head) + sum(end - start for start, end in pieces) != member.size:
+            raise ValueError("a file that has more or less data than it says")
+        return int(size), pieces
 
 
 class _Member(tarfile.TarInfo):
@@ -333,14 +386,24 @@ class _Measured(io.RawIOBase):
         return data
 
 
-def _write(at: int, name: str, content: IO[bytes], member: tarfile.TarInfo) -> None:
+def _write(
+    at: int,
+    name: str,
+    content: IO[bytes],
+    member: tarfile.TarInfo,
+    size: int,
+    pieces: Sequence[tuple[int, int]],
+) -> None:
     made = f".roost-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(made, flags, 0o600, dir_fd=at)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            shutil.copyfileobj(content, file, _PIECE)
-            file.flush()
+            for start, end in pieces:
+                file.seek(start)
+                while data := content.read(min(_PIECE, end - start)):
+                    start += file.write(data)
+            file.truncate(size)
             os.fchmod(descriptor, member.mode & 0o777)
             os.utime(descriptor, (member.mtime, member.mtime))
         _clear(at, name, only_folders=True)

@@ -70,7 +70,7 @@ def _content(descriptor: int, status: os.stat_result) -> Iterator[bytes | int]:
         yield from _pieces(descriptor, 0, size)
         return
     at = 0
-    for start, end in _extents(descriptor, size):
+    for start, end in extents(descriptor, size):
         if start > at:
             yield start - at
         yield from _pieces(descriptor, start, end)
@@ -90,11 +90,11 @@ def _pieces(descriptor: int, start: int, end: int) -> Iterator[bytes]:
         start += size
 
 
-def _extents(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+def extents(descriptor: int, size: int, smallest: int = _SMALL_HOLE) -> Iterator[tuple[int, int]]:
     """Where there is data, small holes included: from, to."""
     start = end = 0
     for begins, ends in _bare_extents(descriptor, size):
-        if begins - end < _SMALL_HOLE and end > 0:
+        if begins - end < smallest and end > 0:
             end = ends
             continue
         if end > start:
