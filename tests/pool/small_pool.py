@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -95,6 +96,7 @@ class SmallPool:
         self.most = 10**9
         self.only_old = False
         self.requests: list[tuple[str, Json]] = []
+        self.codes: list[str] = []
         self.headers: list[Any] = []
         self._containers: dict[str, SmallContainer] = {}
         self._made = 0
@@ -106,6 +108,10 @@ class SmallPool:
                 self._made += 1
                 self._containers[identifier] = SmallContainer(self.root / f"c{self._made}")
             return self._containers[identifier]
+
+    def executed(self) -> list[tuple[str, Json]]:
+        """The requests that are no uploads."""
+        return [each for each in self.requests if "/files" not in each[0]]
 
     def recycle(self) -> None:
         """Replace all containers: what was in them is gone."""
@@ -124,11 +130,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         at = urlparse(self.path)
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        sent = self.rfile.read(int(self.headers["content-length"]))
         self.pool.requests.append((at.path, parse_qs(at.query)))
         self.pool.headers.append(self.headers)
         fault = self.pool.fault(len(self.pool.requests))
-        is_flat = at.path.endswith("/executions")
+        is_flat = at.path.endswith(("/executions", "/files"))
         if fault == "before":
             self._hang_up()
         elif fault.isdigit():
@@ -137,11 +143,25 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, {"error": {"code": "NotFound"}})
         else:
             container = self.pool.container(parse_qs(at.query)["identifier"][0])
-            frame = container.run((body if is_flat else body["properties"])["code"])
+            if at.path.endswith(("/files", "/files/upload")):
+                told = self._uploaded(container, parse_qs(at.query).get("path", [""])[0], sent)
+            else:
+                body = json.loads(sent)
+                code = (body if is_flat else body["properties"])["code"]
+                self.pool.codes.append(code)
+                told = self._told(container.run(code), is_flat)
             if fault == "after":
                 self._hang_up()
             else:
-                self._answer(200, self._told(frame, is_flat), half=fault == "half")
+                self._answer(200, told, half=fault == "half")
+
+    def _uploaded(self, container: SmallContainer, folder: str, sent: bytes) -> Json:
+        head, _, rest = sent.partition(b"\r\n\r\n")
+        name = re.findall(rb'filename="([^"]+)"', head)[0].decode()
+        path = container.home / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(rest[: rest.rindex(b"\r\n--")])
+        return {"name": name}
 
     def _told(self, frame: Json, is_flat: bool) -> Json:
         value = frame.get("value", {}).get("value", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import subprocess
@@ -14,7 +15,15 @@ import anyio
 import pytest
 from tests.pool.small_pool import PLANTED, SmallPool, small_pool
 
-from roost.client import DirectoryKeeper, PoolRefused, PoolUnavailable, SessionProxy, azure_token
+from roost.client import (
+    DirectoryKeeper,
+    PoolRefused,
+    PoolUnavailable,
+    SessionProxy,
+    azure_token,
+    keepers,
+    session_proxy,
+)
 from roost.dynamic_sessions import OLDER, SCOPE, CodePool
 
 SECRET = "a secret that nobody can guess"
@@ -186,6 +195,109 @@ async def test_two_chats_at_once_on_one_session(pool: SmallPool) -> None:
     assert len({events[-1]["session_id"] for events in told}) == 1
 
 
+async def test_a_turn_is_not_taken_again_however_late_it_is_asked_for(
+    pool: SmallPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = (session_proxy._ROOT / "guest" / "detached.py").read_text()
+    assert "KEPT = 20 " in guest
+    async with proxy_of(pool) as proxy:
+        proxy._files["guest/detached.py"] = guest.replace("KEPT = 20 ", "KEPT = 2 ")
+        first = await chat(proxy, "one", turn_id="turn-0001")
+        for turn in (2, 3, 4):
+            assert (await chat(proxy, "more", turn_id=f"turn-000{turn}"))[-1]["turns"] == turn
+        again = await chat(proxy, "one", turn_id="turn-0001")
+        assert [event["type"] for event in again] == ["error"]
+        assert "was taken before" in again[0]["error"]
+        assert first[-1]["turns"] == 1
+        assert (await chat(proxy, "five"))[-1]["turns"] == 5
+
+
+async def test_a_turn_is_not_taken_again_in_another_container(
+    pool: SmallPool, tmp_path: Path
+) -> None:
+    keeper = DirectoryKeeper(tmp_path / "kept")
+    async with proxy_of(pool, keeper=keeper) as proxy:
+        await chat(proxy, "one")
+        stream = proxy.stream_sdk_session_chat(
+            "chat-1", play(pieces=9999, pause=0.01), turn_id="turn-0002"
+        )
+        async for event in stream:
+            if event["type"] == "text":
+                break
+        await stream.aclose()
+        pool.recycle()
+        async with proxy_of(pool, keeper=DirectoryKeeper(tmp_path / "kept")) as other:
+            (told,) = await chat(other, "two", turn_id="turn-0002")
+            assert told["type"] == "error" and "container that is gone" in told["error"]
+        # One that could not be begun, and not in another container, is begun when it is asked for again.
+        begun = len(pool.requests)
+        pool.fault = lambda number: "401" if number == begun + 2 else ""
+        with pytest.raises(PoolRefused):
+            await chat(proxy, "three", turn_id="turn-0003")
+        pool.fault = lambda number: ""
+        events = await chat(proxy, "three", turn_id="turn-0003")
+        assert (text(events)[:11], events[-1]["turns"]) == ("messages 2,", 2)
+
+
+async def test_what_an_agent_s_process_is_given_is_never_in_code(pool: SmallPool) -> None:
+    secret = "a secret of the environment"
+    environ = {"PYTHONPATH": str(PLANTED), "ROOST_TEST_KEY": secret}
+    async with proxy_of(pool, environ=environ) as proxy:
+        for _ in range(2):
+            assert (await chat(proxy, "one"))[-1]["type"] == "done"
+        home = pool.container(proxy.identifier("chat-1")).home
+        for code in pool.codes:
+            given = code.rpartition('("')[2].removesuffix('")')
+            assert secret.encode() not in base64.b64decode(given)
+        found = [path for path in home.rglob("*") if path.is_file()]
+        assert not any(secret.encode() in path.read_bytes() for path in found)
+        uploads = [at for at, _ in pool.requests if at.endswith("/files")]
+        assert len(uploads) == 1
+
+
+async def test_a_pool_that_does_not_show_files_to_its_code_is_told(
+    pool: SmallPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def upload(self: CodePool, *about: Any) -> None:
+        return None
+
+    monkeypatch.setattr(CodePool, "upload", upload)
+    async with proxy_of(pool) as proxy:
+        with pytest.raises(PoolRefused, match="is not in its container"):
+            await proxy.get_session_status("chat-1")
+
+
+async def test_a_keeper_keeps_the_newest_of_two_hosts(tmp_path: Path) -> None:
+    one, other = (DirectoryKeeper(tmp_path / "kept") for _ in range(2))
+    assert await one.load("chat-1") is None
+    await other.save("chat-1", b"six", 6)
+    await one.save("chat-1", b"five", 5)
+    assert (await one.load("chat-1"), await other.load("chat-2")) == (b"six", None)
+    await one.save("chat-1", b"six again", 6)
+    await other.save("chat-1", b"ten", 10)
+    assert await one.load("chat-1") == b"ten"
+    assert len(list((tmp_path / "kept").glob("*.tgz"))) == 1
+    assert await one.begin("chat-1", "turn-0001", "here") == "here"
+    assert await other.begin("chat-1", "turn-0001", "there") == "here"
+    await one.forget("chat-1")
+    assert await one.load("chat-1") is None
+    assert await one.begin("chat-1", "turn-0001", "there") == "here"
+
+
+async def test_a_keeper_remembers_turns_with_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "_TURNS", 3)
+    keeper = DirectoryKeeper(tmp_path)
+    for turn in range(5):
+        await keeper.begin("chat-1", f"turn-{turn}", "here")
+    assert [await keeper.begin("chat-1", f"turn-{n}", "new") for n in (3, 4, 0)] == [
+        "here",
+        "here",
+        "new",
+    ]
+
+
 HOST = """
 import json, sys
 import anyio
@@ -233,7 +345,7 @@ async def test_another_host_goes_on_where_one_was_killed(pool: SmallPool) -> Non
 async def test_the_versions_of_the_api(pool: SmallPool, version: str | None, path: str) -> None:
     async with proxy_of(pool, api_version=version) as proxy:
         await proxy.get_session_status("chat-1")
-    for at, query in pool.requests:
+    for at, query in pool.executed():
         assert at == f"/sessionPools/p/{path}"
         assert query.get("api-version", [None]) == [version]
         assert query["identifier"] == [proxy.identifier("chat-1")]
@@ -246,6 +358,7 @@ async def test_a_pool_that_knows_older_versions_only(pool: SmallPool) -> None:
         await proxy.get_session_status("chat-1")
         assert (await proxy.get_session_status("chat-1"))["exists"] is False
     assert [at for at, _ in pool.requests].count("/sessionPools/p/executions") == 1
+    assert "/sessionPools/p/files/upload" in [at for at, _ in pool.requests]
 
 
 async def test_what_a_pool_refuses_is_told(pool: SmallPool) -> None:

@@ -11,6 +11,7 @@ was seen, and what was not acknowledged is sent again under its own id, so that 
 """
 
 from roost.client.chat import Chat, Client, Closed, Refused
+from roost.client.keepers import DirectoryKeeper, StateKeeper
 from roost.client.messages import (
     Ack,
     AgentStatus,
@@ -29,7 +30,7 @@ from roost.client.messages import (
     ToolPermissionRequest,
     Withdrawn,
 )
-from roost.client.session_proxy import DirectoryKeeper, SessionProxy, StateKeeper
+from roost.client.session_proxy import SessionProxy
 from roost.dynamic_sessions import PoolRefused, PoolUnavailable, azure_token
 
 __all__ = [

@@ -19,11 +19,9 @@ from collections.abc import AsyncGenerator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
-import anyio
-import anyio.to_thread
-
+from roost.client.keepers import StateKeeper
 from roost.dynamic_sessions import NEWEST, CodePool, PoolRefused, Token
 from roost.ids import mint
 
@@ -34,6 +32,7 @@ MOST_INPUT: Final = 16 * 1024 * 1024
 _PIECE: Final = 48 * 1024  # bytes of an input in one request
 _LARGE: Final = 64 * 1024  # bytes of a turn's events in one answer
 _SMALL: Final = 2_800  # the same where answers are cut at 4,096 characters
+_UPLOADS: Final = "roost-environ"  # a folder of the container's files
 _ROOT: Final = Path(__file__).parent.parent
 _GUEST: Final = """
     __init__.py guest/__init__.py guest/azure_login.py guest/carry.py guest/confirms.py guest/detached.py
@@ -71,56 +70,12 @@ def _roost_guest(_given):
 _roost_guest("'''
 
 
-class StateKeeper(Protocol):
-    """Keeps conversations outside of the pool, so that they go on in another container."""
-
-    async def load(self, session_id: str) -> bytes | None:
-        """What was saved last; None: nothing. Called when a container does not know the conversation."""
-
-    async def save(self, session_id: str, state: bytes) -> None:
-        """Replace what was saved. Called after each turn, before it is told that it is done."""
-
-    async def forget(self, session_id: str) -> None:
-        """Remove what was saved."""
-
-
-class DirectoryKeeper:
-    """Keeps conversations as files of a directory."""
-
-    def __init__(self, directory: Path | str) -> None:
-        self._directory = Path(directory)
-
-    async def load(self, session_id: str) -> bytes | None:
-        """What was saved last; None: nothing."""
-        try:
-            return await anyio.to_thread.run_sync(self._path(session_id).read_bytes)
-        except FileNotFoundError:
-            return None
-
-    async def save(self, session_id: str, state: bytes) -> None:
-        """Replace what was saved, all at once."""
-        await anyio.to_thread.run_sync(self._save, self._path(session_id), state)
-
-    async def forget(self, session_id: str) -> None:
-        """Remove what was saved."""
-        await anyio.to_thread.run_sync(lambda: self._path(session_id).unlink(missing_ok=True))
-
-    def _save(self, path: Path, state: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = path.with_name(f"{path.name}.{mint('tmp')}")
-        made.write_bytes(state)
-        made.replace(path)
-
-    def _path(self, session_id: str) -> Path:
-        return self._directory / f"{sha256(session_id.encode()).hexdigest()}.tgz"
-
-
 class SessionProxy:
     """Agents in one pool. `secret` makes identifiers of session ids: who has a token of the pool can reach every
     identifier that he knows, so that they must not be guessed. Hosts that share sessions share the secret.
 
-    `environ` is what the agent's process gets besides, `python` what runs it there (by default the pool's own). With a
-    `keeper` conversations survive their container.
+    `environ` is what the agent's process gets besides: it is sent as a file, never in code, which a pool may keep.
+    `python` is what runs it there (by default the pool's own). With a `keeper` conversations survive their container.
     """
 
     def __init__(
@@ -139,7 +94,8 @@ class SessionProxy:
             raise ValueError("secret: give at least 16 characters that nobody can guess")
         self._pool = CodePool(endpoint, token, api_version=api_version)
         self._secret = secret.encode()
-        self._environ = dict(environ or {})
+        self._environ = json.dumps(dict(environ or {})).encode() if environ else b""
+        self._environ_name = f"environ-{self._signed(self._environ)}" if environ else ""
         self._python = python
         self._keeper = keeper
         self._wait = wait
@@ -164,8 +120,10 @@ class SessionProxy:
 
     def identifier(self, session_id: str) -> str:
         """How the pool knows a session."""
-        named = session_id.encode("utf-8", "surrogatepass")
-        return f"roost-{hmac.new(self._secret, named, sha256).hexdigest()[:48]}"
+        return f"roost-{self._signed(session_id.encode('utf-8', 'surrogatepass'))}"
+
+    def _signed(self, data: bytes) -> str:
+        return hmac.new(self._secret, data, sha256).hexdigest()[:48]
 
     # What a session is asked
 
@@ -186,7 +144,8 @@ class SessionProxy:
     ) -> AsyncGenerator[Json, None]:
         """Take a turn: its events, as they come. Each has a `turn_id` and a `cursor`, with which any host can go on.
 
-        The same `turn_id` again does not take the turn again. Who stops reading does not end it.
+        The same `turn_id` again does not take the turn again: its events are told again, or, if they are gone, an
+        `error`. Who stops reading does not end it.
 
         :raises PoolUnavailable: :raises PoolRefused: :raises ValueError: the message is too large
         """
@@ -241,32 +200,47 @@ class SessionProxy:
         self, session_id: str, turn_id: str, run: str, args: Json
     ) -> AsyncGenerator[Json, None]:
         # ASCII, so that any text arrives as it is: half a character is escaped as well.
-        await self._begin(session_id, turn_id, json.dumps({"run": run, "args": args}).encode())
+        given = json.dumps({"run": run, "args": args}).encode()
+        why = await self._begin(session_id, turn_id, given)
+        if why is not None:
+            yield {"type": "error", "error": why, "turn_id": turn_id, "cursor": 0}
+            return
         async for event in self.follow(session_id, turn_id):
             yield event
 
-    async def _begin(self, session_id: str, turn_id: str, given: bytes) -> None:
+    async def _begin(self, session_id: str, turn_id: str, given: bytes) -> str | None:
+        """Begin a turn, or find it begun; why it is neither, in words."""
         if len(given) > MOST_INPUT:
             raise ValueError(f"message: it is larger than {MOST_INPUT} bytes")
+        container = await self._container(session_id, turn_id)
         kept = None if self._keeper is None else await self._keeper.load(session_id)
         asked: Json = {
             "do": "begin",
             "turn": turn_id,
             "digest": sha256(given).hexdigest(),
             "python": self._python,
-            "environ": self._environ,
+            "environ": self._environ_name,
             "is_known": kept is not None,
+            "container": container,
         }
         if len(given) <= _PIECE:
             asked["data"] = base64.b64encode(given).decode()
         while True:
             told, _ = await self._ask(session_id, asked)
-            if told.get("begun"):
-                return
+            if told.get("begun") or told.get("over"):
+                return told.get("over")
             if told.get("is_new") and kept is not None:
                 await self._restore(session_id, kept)
             elif told.get("missing"):
                 await self._put(session_id, turn_id, given)
+
+    async def _container(self, session_id: str, turn_id: str) -> str:
+        """The only container in which a turn is taken: this one, or the one in which it was begun before."""
+        told, _ = await self._ask(session_id, {"do": "look"})
+        found = str(told["container"])
+        return (
+            found if self._keeper is None else await self._keeper.begin(session_id, turn_id, found)
+        )
 
     async def _put(self, session_id: str, turn_id: str, data: bytes) -> None:
         for offset in range(0, len(data), _PIECE):
@@ -276,8 +250,9 @@ class SessionProxy:
 
     async def _keep(self, session_id: str, keeper: StateKeeper) -> None:
         turn_id = mint("pack")
-        asked = {"do": "pack", "turn": turn_id, "environ": self._environ}
-        size = _returned(await self._ask(session_id, asked))["size"]
+        asked = {"do": "pack", "turn": turn_id, "environ": self._environ_name}
+        packed = _returned(await self._ask(session_id, asked))
+        size = packed["size"]
         state = b""
         while len(state) < size:
             told, data = await self._read(session_id, turn_id, len(state), 0)
@@ -285,16 +260,16 @@ class SessionProxy:
                 raise PoolRefused(f"the conversation cannot be read: {told}")
             state += data
         if state:
-            await keeper.save(session_id, state)
+            await keeper.save(session_id, state, packed["version"])
 
     async def _restore(self, session_id: str, state: bytes) -> None:
         turn_id = mint("unpack")
         await self._put(session_id, turn_id, state)
-        asked = {"do": "unpack", "turn": turn_id, "environ": self._environ}
+        asked = {"do": "unpack", "turn": turn_id, "environ": self._environ_name}
         _returned(await self._ask(session_id, asked))
 
     async def _call(self, session_id: str, name: str, *args: Any) -> Any:
-        asked = {"do": "call", "name": name, "args": args, "environ": self._environ}
+        asked = {"do": "call", "name": name, "args": args, "environ": self._environ_name}
         return _returned(await self._ask(session_id, asked))
 
     # Requests
@@ -319,13 +294,23 @@ class SessionProxy:
                 self._most = _SMALL
 
     async def _ask(self, session_id: str, asked: Json) -> tuple[Json, bytes]:
-        """Run what is asked for in the container, and bring the guest along if it is not there. :raises _Cut:"""
+        """Run what is asked for in the container, and send what it needs for that. :raises _Cut:"""
         identifier = self.identifier(session_id)
+        told, data = await self._asked(identifier, asked)
+        for _ in range(3):
+            if not told.get("needs_environ"):
+                return told, data
+            await self._pool.upload(identifier, _UPLOADS, self._environ_name, self._environ)
+            told, data = await self._asked(identifier, asked)
+        raise PoolRefused("a file that is uploaded to the pool is not in its container")
+
+    async def _asked(self, identifier: str, asked: Json) -> tuple[Json, bytes]:
+        """The same, if it has the environment; the guest is brought along if it is not there. :raises _Cut:"""
         whole = {**asked, "mark": self._mark}
-        value = await self._pool.run(identifier, _code(whole))
-        if value == "missing":
-            value = await self._pool.run(identifier, _code({**whole, "files": self._files}))
-        return _answer(value)
+        text = await self._pool.text(identifier, _code(whole))
+        if text == "missing":
+            text = await self._pool.text(identifier, _code({**whole, "files": self._files}))
+        return _answer(text)
 
 
 class _Cut(Exception):
@@ -337,19 +322,19 @@ def _code(asked: Json) -> str:
     return f'{_LOADER}{base64.b64encode(json.dumps(asked).encode()).decode()}")'
 
 
-def _answer(value: Any) -> tuple[Json, bytes]:
+def _answer(told: str) -> tuple[Json, bytes]:
     """:raises _Cut: :raises PoolRefused: it is no answer of the guest's"""
-    size, colon, text = str(value).strip("'\"").partition(":")
+    size, colon, text = told.partition(":")
     if not colon or not size.isdigit():
-        raise PoolRefused(f"the pool answers with something else: {str(value)[:200]}")
+        raise PoolRefused(f"the pool answers with something else: {told[:200]}")
     if len(text) != int(size):
         raise _Cut
     try:
         head, _, data = base64.b64decode(text, validate=True).partition(b"\n")
-        told: Json = json.loads(head)
+        found: Json = json.loads(head)
     except (binascii.Error, ValueError):
         raise PoolRefused("the answer was damaged on its way") from None
-    return told, data
+    return found, data
 
 
 def _returned(answer: tuple[Json, bytes]) -> Any:

@@ -14,18 +14,18 @@ _LARGEST: Final = 512 * 1024 * 1024
 
 
 def pack(path: str) -> dict[str, Any]:
-    """Write the conversation into this file; `size` is 0 if there is none."""
+    """Write the conversation into this file; `size` is 0 if there is none. A later one has a higher `version`."""
     state = SessionStore().load()
     made = Path(path)
     made.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if state is None:
         made.write_bytes(b"")
-        return {"size": 0}
+        return {"size": 0, "version": 0}
     with tarfile.open(made, "w:gz") as archive:
         archive.add(default_path(), _STATE)
         for record in _records(state):
             archive.add(record, f"projects/{record.parent.name}/{record.name}")
-    return {"size": made.stat().st_size}
+    return {"size": made.stat().st_size, "version": state.conversation_turns}
 
 
 def unpack(path: str) -> dict[str, Any]:

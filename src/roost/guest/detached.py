@@ -7,7 +7,8 @@ sent again: a turn is begun once, by its id, and a piece is named by where it be
 Standard library only, and one file: it is loaded into an interpreter that is not ours.
 
 A turn's folder is `~/.roost/turns/ID`: `input` (JSON), `log` (its events), `errors`, `started` (the process that was
-started), `claim` (the one that runs), `exit` (how it ended, written last).
+started), `claim` (the one that runs), `exit` (how it ended, written last). `~/.roost/taken` has the ids of turns whose
+folders were removed, and `~/.roost/container` the name of this container, which is gone with it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +32,8 @@ Json = dict[str, Any]
 
 HERE = Path(__file__).resolve().parents[2]
 KEPT = 20  # turns whose folders are kept
+KNOWN = 1000  # turns whose ids are kept longer
+UPLOADS = "roost-environ"
 LOOKS_EVERY = 0.02
 _ID = re.compile(r"[A-Za-z0-9_-]{8,80}")
 _TAIL = 400
@@ -53,6 +57,18 @@ class DetachedTurn:
         finally:
             os.close(fd)
         return {"put": offset + len(data)}
+
+    def over(self, where: str) -> str | None:
+        """Why it cannot be begun; None: it can, or was. `where` is the container in which it may be."""
+        if self.folder.exists():
+            return None
+        if self.folder.name in (_read(_taken()) or {}):
+            return "this turn was taken before, and its events are no longer kept"
+        if where != container():
+            return (
+                "this turn was begun in a container that is gone; whether it was taken is not known"
+            )
+        return None
 
     def begin(self, digest: str, python: str, environ: dict[str, str], *, is_known: bool) -> Json:
         """Start the process, unless it was. Of two that are started, one runs: see `claim`.
@@ -167,6 +183,19 @@ def folder() -> Path:
     return Path.home() / ".roost" / "turns"
 
 
+def container() -> str:
+    """The name of this container, made when it is first asked for."""
+    path = folder().parent / "container"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(path, {"name": os.urandom(16).hex()})
+    return str((_read(path) or {}).get("name"))
+
+
+def _taken() -> Path:
+    return folder().parent / "taken"
+
+
 def answer(asked: Json) -> str:
     """What an execution ends with: how long it is, and then a line of JSON and raw bytes, in base64."""
     told, data = _answered(asked)
@@ -176,6 +205,13 @@ def answer(asked: Json) -> str:
 
 def _answered(asked: Json) -> tuple[Json, bytes]:
     what = asked["do"]
+    if "environ" in asked:
+        environ = _given(asked["environ"])
+        if environ is None:
+            return {"needs_environ": True}, b""
+        asked = {**asked, "environ": environ}
+    if what == "look":
+        return {"container": container()}, b""
     if what == "read":
         return DetachedTurn(asked["turn"]).read(asked["after"], asked["most"], asked["wait"])
     does = {"put": _put, "begin": _begin, "pack": _pack, "unpack": _unpack, "kill": _kill}
@@ -191,6 +227,9 @@ def _put(asked: Json) -> Json:
 
 def _begin(asked: Json) -> Json:
     turn = DetachedTurn(asked["turn"])
+    why = turn.over(asked["container"])
+    if why is not None:
+        return {"over": why}
     if "data" in asked:
         turn.put(0, base64.b64decode(asked["data"]))
     is_known = asked["is_known"]
@@ -228,6 +267,26 @@ def _called(name: str, args: list[Any], environ: dict[str, str]) -> Json:
     return {"value": json.loads(ran.stdout)}
 
 
+def _given(name: str) -> dict[str, str] | None:
+    """The variables in a file that was uploaded under this name; None: it was not.
+
+    It is moved out of the files that a pool may keep for long, to where they end with the container.
+    """
+    if not name:
+        return {}
+    if not _ID.fullmatch(name):
+        raise ValueError("environ: it is no name")
+    kept = Path(tempfile.gettempdir()) / f"roost-{name}"
+    for base in (Path("/mnt/data"), Path.cwd(), Path.home()):
+        uploaded = base / UPLOADS / name
+        with suppress(OSError):
+            data = uploaded.read_bytes()
+            _write(kept, json.loads(data))
+            uploaded.unlink()
+            uploaded.parent.rmdir()
+    return _read(kept)
+
+
 def _environ(added: dict[str, str]) -> dict[str, str]:
     made = {**os.environ, **added, "PYTHONDONTWRITEBYTECODE": "1"}
     made["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), made.get("PYTHONPATH")]))
@@ -263,13 +322,18 @@ def _read(path: Path) -> Json | None:
 
 def _write(path: Path, value: Json) -> None:
     made = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
-    made.write_text(json.dumps(value))
+    with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(value, file)
     made.replace(path)
 
 
 def _forget_old(newest: Path) -> None:
-    """Remove the folders that were made longest ago, but for those of turns that run."""
+    """Remove the folders that were made longest ago, but for those of turns that run. Their ids are kept."""
     known = sorted(newest.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-    for path in known[:-KEPT]:
-        if DetachedTurn(path.name).process() is None:
-            shutil.rmtree(path, ignore_errors=True)
+    old = [path for path in known[:-KEPT] if DetachedTurn(path.name).process() is None]
+    turns = [path.name for path in old if (path / "claim").exists()]
+    if turns:
+        ids = [*(_read(_taken()) or {}), *turns]
+        _write(_taken(), dict.fromkeys(ids[-KNOWN:], True))
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)
