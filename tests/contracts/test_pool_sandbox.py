@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +14,14 @@ import anyio
 import msgspec
 import pytest
 from pydantic import SecretStr
+from tests.hostile.probed_sandbox import (
+    ENVIRON,
+    INSIDE,
+    PROBES,
+    SECRET,
+    keep_record,
+    things_outside,
+)
 from tests.pool.sandbox_pool import MODULE, PoolHeart, SandboxPool, sandbox_pool
 
 from roost import dynamic_sessions
@@ -19,7 +29,7 @@ from roost.config import Settings
 from roost.dynamic_sessions import CodePool
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.away_sandbox import AwaySandbox
-from roost.ports.sandbox_provider import Endpoint, LocalVolume, Plan, UnixAddress
+from roost.ports.sandbox_provider import Endpoint, LocalVolume, Mount, Plan, UnixAddress
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.choice import chosen
 from roost.sandboxes.pool import provider
@@ -295,3 +305,40 @@ def plan_in(folder: Path, generation: int = 1) -> Plan:
     home.mkdir(exist_ok=True)
     volume = LocalVolume(home)
     return Plan(session_id="sesn_1", generation=generation, home=volume, workspace=volume)
+
+
+# What probes find in a container of a pool that bubblewrap hides, and why: docs/sandboxes.md declares it.
+KNOWN: Final = {
+    "fs.agents_record": "nothing hides the agent's record in the workspace",
+}
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder everybody can get to: nothing but the container is in the way."""
+    with tempfile.TemporaryDirectory(prefix="hostile-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+async def test_hostile_programs_find_no_more_in_a_container_than_the_pool_gives(
+    pool: SandboxPool, tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOST_TEST_SECRET", SECRET)
+    given = plan_in(tmp_path)
+    keep_record(given.home.path)
+    given = msgspec.structs.replace(
+        given, mounts=[Mount(PROBES, INSIDE)], environ=ENVIRON, hidden=[".claude"]
+    )
+    with things_outside(open_folder) as facts:
+        async with pool.provider().open(given) as sandbox:
+            process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])
+            await process.send(json.dumps(facts).encode())
+            await process.close_input()
+            code, output, errors = await finish(process)
+    assert code == 0, errors.decode()
+    found = json.loads(output)
+    assert len(found) >= 50
+    opened = {name: got["detail"] for name, got in found.items() if got["verdict"] == "open"}
+    assert set(opened) <= set(KNOWN), opened
+    assert {got["verdict"] for got in found.values()} <= {"blocked", "info", "open"}

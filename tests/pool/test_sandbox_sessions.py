@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import expect
+from tests.gateway.talk import Api
 from tests.journeys.chat import SLOW, Chat, bash, close_clients, printed, said, script
 from tests.pool.pool_server import make_pool
 from tests.pool.sandbox_pool import POOL, SECRET
 from tests.pool.stocked import planted
+from tests.web.person import Person, chromium
 
 from roost.testing.live import LiveServer
 
@@ -29,6 +32,7 @@ def server(
 ) -> Iterator[LiveServer]:
     root = tmp_path_factory.mktemp("server")
     environ = {
+        "ROOST_HARNESS": "claude",
         "ROOST_SANDBOX": "pool",
         "ROOST_POOL_ENDPOINT": f"{pool.url}/roost/v1/pools/{POOL}",
         "ROOST_POOL_TOKEN": pool.key,
@@ -52,6 +56,50 @@ def test_claude_code_works_in_a_container_of_the_pool(server: LiveServer, pool: 
     (text,) = printed(again)
     assert text.startswith("one\n")
     assert pool.key not in text
+
+
+def test_a_session_of_a_deployment_goes_on_by_websocket(server: LiveServer) -> None:
+    with Api(server) as api:
+        text = {"type": "text", "text": script(bash("echo one >note; pwd"), {"text": "made"})}
+        deployment = api.post(
+            "/v1/deployments",
+            {
+                "name": "in a pool",
+                **api.parts(tools=[{"type": "agent_toolset_20260401"}]),
+                "initial_events": [{"type": "user.message", "content": [text]}],
+            },
+        )
+        session = api.post(f"/v1/deployments/{deployment['id']}/run")["session_id"]
+        with api.talk(session) as talk:
+            talk.find(lambda m: m["type"] == "done", seconds=300)
+            talk.say("message", id="m-1", content=script(bash("cat note"), {"text": "read"}))
+            talk.until(lambda m: m.get("type") == "ack")
+            talk.until("done", seconds=300)
+        events = [event for event in api.events(session) if event["type"].startswith("agent.")]
+        spoken = [e["content"][0]["text"] for e in events if e["type"] == "agent.message"]
+        outputs = [
+            e["content"][0]["text"].strip() for e in events if e["type"] == "agent.tool_result"
+        ]
+    assert (spoken, outputs) == (["made", "read"], ["/workspace", "one"])
+
+
+def test_somebody_chats_in_the_app_with_an_agent_in_the_pool(server: LiveServer) -> None:
+    with chromium() as browser:
+        person = Person("in a pool", browser, server)
+        is_content = False
+        try:
+            person.log_in()
+            person.enter_session("In a pool")
+            person.say(script(bash("echo one >note.txt; pwd"), {"text": "I noted it."}))
+            person.hears("I noted it.")
+            person.waits_until("Idle")
+            person.log.get_by_role("button", name="bash").click()
+            person.sees("/workspace")
+            person.page.get_by_role("tab", name="Files").click()
+            expect(person.page.get_by_text("note.txt")).to_be_visible()
+            is_content = True
+        finally:
+            person.leave(content=is_content)
 
 
 @pytest.mark.chaos
