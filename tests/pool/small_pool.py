@@ -39,8 +39,15 @@ class SmallContainer:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.lock = Lock()
-        home.mkdir(parents=True)
-        environ = {"HOME": str(home), "PATH": os.environ["PATH"], "PYTHONPATH": str(PLANTED)}
+        self.temporary = home.with_name(f"{home.name}-tmp")
+        for folder in (home, self.temporary):
+            folder.mkdir(parents=True)
+        environ = {
+            "HOME": str(home),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PLANTED),
+            "TMPDIR": str(self.temporary),
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-I", str(PROGRAM)],
             stdin=subprocess.PIPE,
@@ -73,8 +80,9 @@ class SmallContainer:
             with self.process:
                 pass
             self.end_turns()
-            while self.home.exists():  # what was just killed may have been writing
-                shutil.rmtree(self.home, ignore_errors=True)
+            for folder in (self.home, self.temporary):
+                while folder.exists():  # what was just killed may have been writing
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def end_turns(self) -> None:
         """Kill turns that run, and no process that has got the number of one that has ended."""

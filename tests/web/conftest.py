@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
-from tests.web.person import Person, chromium
+from playwright.sync_api import Browser, sync_playwright
+from tests.parts import need
+from tests.web.person import Person
 
 from roost.testing.live import LiveServer
+
+_QUIET = [
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with chromium() as launched:
+    chromium = shutil.which("chromium")
+    need("chromium", chromium, "scripts/install-test-parts chromium")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=_QUIET)
         yield launched
+        launched.close()
 
 
 _FAILED = pytest.StashKey[bool]()
