@@ -78,7 +78,7 @@ GUARDS: Final[dict[str, list[str]]] = {
     "core/work/failures.py": [*_WORK, *_RUNS],
     "core/work/turn.py": _WORK,
     "core/work/leased_log.py": _WORK,
-    "core/work/starter.py": [*_WORK, *_RUNS],
+    "core/work/starter.py": [*_PLACES, *_WORK, *_RUNS],
     "core/work/idle.py": ["tests/core/test_standby.py", *_WORK],
     "core/work/dispatch.py": [
         "tests/core/test_dispatch.py",
@@ -90,11 +90,6 @@ GUARDS: Final[dict[str, list[str]]] = {
         "tests/core/test_nodes.py",
         "tests/core/test_dispatch.py",
         "tests/core/test_lost_notifications.py",
-    ],
-    "core/work/prerequisites.py": [
-        "tests/core/test_trust.py",
-        "tests/core/test_sandboxes.py",
-        "tests/core/test_start_limit.py",
     ],
     "core/work/nodes.py": ["tests/core/test_nodes.py", *_WORK],
     "core/read/follow.py": [*_FOLLOW, "tests/core/test_fanout.py", "tests/api/test_stream.py"],

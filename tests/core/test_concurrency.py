@@ -1,4 +1,4 @@
-"""Deadlines that cost nothing while there is nothing to wait for."""
+"""Deadlines that cost nothing while there is nothing to wait for; and what is done before what follows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from roost.core.concurrency import in_time
+from roost.core.concurrency import done_first, in_time
 from roost.testing.cancelling import cancelled_at_each_step
 
 
@@ -86,3 +86,35 @@ async def test_cancelled_wherever_it_waits_nothing_is_left_running() -> None:
 
     async for step in cancelled_at_each_step(lambda: in_time(work(), 60)):
         assert running == 0, step
+
+
+async def test_what_runs_beside_a_body_is_done_before_the_failure_of_the_body() -> None:
+    told = []
+
+    async def tell() -> None:
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        told.append("logged")
+
+    async with done_first(tell):
+        pass
+    assert told == ["logged"]
+    with pytest.raises(KeyError, match="mine"):
+        async with done_first(tell):
+            raise KeyError("mine")
+    assert told == ["logged", "logged"]
+
+
+async def test_a_body_beside_which_something_fails_is_cancelled() -> None:
+    ended = []
+
+    async def fails() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        async with done_first(fails):
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ended.append(True)
+    assert ended == [True]

@@ -32,7 +32,7 @@ async def test_a_runner_at_rest_that_is_cancelled_leaves_nothing_to_the_next(
                 else:
                     tasks.start_soon(anyio.sleep, 0.01)
                 with anyio.move_on_after(1):
-                    end = await cancelled(idle.until_work(lease, session), at, "scope")
+                    end = await cancelled(idle.until_work(lease, session, 60), at, "scope")
             assert (len(idle), standby._handoffs) == (0, {})
             work = end.value or await _next(idle, roost, lease, session, at, said=speaks)
             begun = work.session.state.turn is not None and not work.begun  # for who was cancelled
@@ -66,7 +66,7 @@ async def _next(  # type: ignore[no-untyped-def]
     found: list[Work | None] = []
 
     async def wait() -> None:
-        found.append(await idle.until_work(lease, session))
+        found.append(await idle.until_work(lease, session, 60))
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

@@ -351,7 +351,7 @@ async def test_a_new_sandbox_has_spent_what_the_ones_before_it_have(tmp_path: Pa
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.prerequisites._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
     provider = FakeProvider(available=False)
     async with sandboxed_node(tmp_path, provider) as roost:
         session = await roost.session(message("Hello?"), harness="in-sandbox")

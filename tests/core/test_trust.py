@@ -210,7 +210,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
 async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
-    monkeypatch.setattr("roost.core.work.prerequisites._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
     async with manor(tmp_path) as (roost, server):
         server.levels.remove(level)
         session = await begun(roost, trust_level=level)

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from roost.config import Settings
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.offered import OfferedSandboxes
-from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy
+from roost.core.sandbox.planner import SandboxPlanner, SandboxPolicy, SandboxSystem
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.domain.session import Lease, Session
 from roost.egress.host import serving
@@ -72,10 +72,11 @@ class ServedHarness:
             self._session_id = mint("sesn")
         brief = replace(brief, session=replace(brief.session, id=self._session_id))
         lease, reports = Lease(self._session_id, "node", number), CollectedReports()
+        system = None if self._harness.profile.on_demand else SandboxSystem()
         try:
             async with (
                 serving(self._egress(number)) as egress,
-                self._sandboxes(egress).open(lease, brief, self._harness, reports) as whole,
+                self._sandboxes(egress).open(lease, brief, self._harness, reports, system) as whole,
                 self._harness.open(whole) as conversation,
             ):
                 yield conversation

@@ -59,6 +59,28 @@ async def alongside(
         raise group.exceptions[0] from None
 
 
+@asynccontextmanager
+async def done_first(
+    background: Callable[[*Args], Coroutine[Any, Any, object]], *args: *Args
+) -> AsyncGenerator[None, None]:
+    """Run `background` while the body runs, and wait for it before what follows: a failure of the body, too.
+
+    If `background` itself fails, the body is cancelled, and that failure is raised plainly, without a group.
+    """
+    failure = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(background, *args)
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - raised below
+                failure = error
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    if failure is not None:
+        raise failure
+
+
 Work = Callable[[], Awaitable[object]]
 
 

@@ -70,24 +70,6 @@ def open_grant(
 
     `servers` are its MCP servers, by their own URLs. `upstream` is the server of its agent's model.
     """
-    ports = {MODEL_SOCKET: dialect.port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
-    ports |= {path: FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)}
-    on_host = {
-        path: each.port
-        for path, each in zip(MCP_SOCKETS, servers.values(), strict=False)
-        if each.bound
-    }
-    ports |= on_host
-    endpoints = [
-        Endpoint(
-            address=UnixAddress(directory / name_of(path)),
-            socket=path,
-            port=ports[path],
-            is_open=path in on_host,
-            take=take,
-        )
-        for path, take in takes.items()
-    ]
     environ = dict(dialect.environ)
     if PROXY_SOCKET in takes:
         environ |= _proxy()
@@ -106,7 +88,7 @@ def open_grant(
     addresses = {each.url: url for each, url in zip(repositories, local, strict=True)}
     addresses |= {url: each.url for url, each in servers.items()}
     return OpenGrant(
-        endpoints=endpoints,
+        endpoints=_endpoints(directory, takes, servers, dialect.port),
         environ=environ,
         addresses=addresses,
         mounts=[Mount(directory / name_of(path), path) for path in shown],
@@ -117,6 +99,33 @@ def open_grant(
         web_search=upstream is not None and upstream.web_search,
         window=None if upstream is None else upstream.window,
     )
+
+
+def _endpoints(
+    directory: Path,
+    takes: Mapping[str, Take],
+    servers: Mapping[str, LocalServer],
+    model_port: int | None,
+) -> list[Endpoint]:
+    """One for each socket. An MCP server has a port of its own in the sandbox, or is open at one of the host."""
+    ports = {MODEL_SOCKET: model_port, PROXY_SOCKET: _PROXY_PORT, GIT_SOCKET: _GIT_PORT}
+    ports |= {path: FIRST_MCP_PORT + index for index, path in enumerate(MCP_SOCKETS)}
+    on_host = {
+        path: each.port
+        for path, each in zip(MCP_SOCKETS, servers.values(), strict=False)
+        if each.bound
+    }
+    ports |= on_host
+    return [
+        Endpoint(
+            address=UnixAddress(directory / name_of(path)),
+            socket=path,
+            port=ports[path],
+            is_open=path in on_host,
+            take=take,
+        )
+        for path, take in takes.items()
+    ]
 
 
 def files_of(substitutions: Sequence[Substitution], served: Collection[str]) -> list[str]:

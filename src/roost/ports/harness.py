@@ -166,7 +166,7 @@ class Conversation(Protocol):
     async def up(self) -> bool:
         """Wait until its program, started ahead or by the first turn, is up; whether it is (still).
 
-        Called from other tasks: by `core/work/runner`, since only so many may come up at once, and by
+        Called from other tasks: by `core/work/starter`, since only so many may come up at once, and by
         `core/work/prestart`.
         """
         ...
@@ -214,7 +214,8 @@ class Harness(Protocol):
         ...
 
     def open(self, brief: Brief) -> AbstractAsyncContextManager[Conversation]:
-        """Start the agent for a session. Called by `core/work/starter`, and by `core/work/prestart` for an agent that is started ahead.
+        """Start the agent for a session. Called by `core/work/starter`, and by `core/work/prestart` for one that
+        is started ahead.
 
         :raises RoostError: it cannot be started; the session says so and waits
         """

@@ -53,7 +53,7 @@ def configure(form: Literal["auto", "json", "text"], level: str) -> None:
 
 class _Record(logging.LogRecord):
     """Does not know where in the code or on which thread it was made: no line says that, and finding it out
-    costs more than the rest.
+    costs more than the rest. Nor does it keep what else `logging` gives, its function and its stack.
     """
 
     def __init__(
@@ -65,8 +65,7 @@ class _Record(logging.LogRecord):
         msg: object,
         args: Any,
         exc_info: Any,
-        func: str | None = None,
-        sinfo: str | None = None,
+        *_: Any,
     ) -> None:
         now = time.time()
         self.__dict__.update(_BLANK)
@@ -76,7 +75,6 @@ class _Record(logging.LogRecord):
         self.msg = msg
         self.args = args[0] if len(args) == 1 and isinstance(args[0], Mapping) and args[0] else args
         self.exc_info = exc_info
-        self.stack_info = sinfo
         self.created = now
         self.msecs = int(now % 1 * 1000)
 

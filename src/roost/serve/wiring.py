@@ -457,13 +457,6 @@ def _deps(
     )
     workspaces = ground.workspaces
     count_node(ground.registry, dispatcher, prestart, ground.machine)
-
-    async def ready() -> dict[str, Any]:
-        await store.ping()
-        ground.installation.ready()
-        await to_thread.run_sync(_check_room, settings)
-        return {"node": dispatcher.node, "runners": dispatcher.busy}
-
     records = SpecRecords(agents, environments, tasks, ground.vaults)
     lifecycle = _lifecycle(ground, records, prestart, workspaces)
     forks, transfer = _ways_back(ground, lifecycle)
@@ -488,12 +481,7 @@ def _deps(
     )
     return Deps(
         settings=settings,
-        server=ServerState(
-            ready=ready,
-            draining=lambda: drain.draining,
-            stopping=lambda: drain.stopping,
-            streams=streams,
-        ),
+        server=_server_state(ground, dispatcher, drain),
         keyring=keyring,
         logins=logins,
         access=lifecycle.access,
@@ -501,6 +489,21 @@ def _deps(
         buckets=store.buckets,
         registry=ground.registry,
         services=services,
+    )
+
+
+def _server_state(ground: _Ground, dispatcher: Dispatcher, drain: Drain) -> ServerState:
+    async def ready() -> dict[str, Any]:
+        await ground.store.ping()
+        ground.installation.ready()
+        await to_thread.run_sync(_check_room, ground.settings)
+        return {"node": dispatcher.node, "runners": dispatcher.busy}
+
+    return ServerState(
+        ready=ready,
+        draining=lambda: drain.draining,
+        stopping=lambda: drain.stopping,
+        streams=drain.streams,
     )
 
 

@@ -19,13 +19,16 @@ from roost.core.sandbox.loopback import FORWARDER
 from roost.core.sandbox.reports import SandboxReports
 from roost.core.sandbox.variables import SessionVariable
 from roost.domain.budget import Spent, price_of
-from roost.domain.session import ON_HOST, Lease, Session
+from roost.domain.session import ON_HOST, Lease, Session, Spec
 from roost.ports.egress import Account, Grant, Networking, OpenGrant, Origin
 from roost.ports.harness import Confinement, Harness
 from roost.ports.sandbox_provider import Mount, Plan, SandboxLimits, Volume
 from roost.ports.volumes import SessionVolumes
 
 _log = logging.getLogger(__name__)
+VAULT: Final = "/vault"
+"""Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
+
 _HOME_BYTES: Final = 256 * 1024**2  # of disk, for the home beside a workspace that has a quota
 
 OnAccount = Callable[[Account], None]
@@ -130,6 +133,7 @@ class SandboxPlanner:
             hidden=sorted(harness.profile.own_directories) if workspace == home else (),
             mounts=[
                 *inputs.mounts,
+                *self._vault(session.spec),
                 *again,
                 Mount(self._policy.forwarder, FORWARDER),
                 *opened.mounts,
@@ -176,6 +180,10 @@ class SandboxPlanner:
             return self._volumes.of(session.spec.workspace)
         is_apart = session.spec.trust_level == "sandboxed"
         return self._volumes.of(session.id) if is_apart else self._volumes.vault
+
+    def _vault(self, spec: Spec) -> list[Mount]:
+        is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
+        return [self._volumes.vault_mount(VAULT)] if is_shown else []
 
     async def _account(self, session: Session, reports: SandboxReports, account: Account) -> None:
         about = {"action": "model", "session": account.session_id, "model": account.model}

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from roost.errors import SandboxFailed
+from roost.core.sandbox.reports import OnLack
+from roost.errors import FilesNotFetched, SandboxFailed
 from roost.ports.away_sandbox import AwaySandbox
+from roost.ports.drafts import trouble
 from roost.ports.sandbox import Sandbox, Stats
 
 
@@ -31,14 +33,20 @@ class RunningSandboxes:
         found = self._open.get(session_id)
         return isinstance(found, AwaySandbox) and found.is_behind
 
-    async def bring_back(self, session_id: str) -> None:
-        """Have what a session's agent has changed of its files here, if its sandbox is on another machine.
+    async def brought_back(self, session_id: str, say: OnLack) -> bool:
+        """Have what a session's agent has changed of its files here, if its sandbox is on another machine. Whether it
+        is; if it cannot be had now, `say` is told why.
 
-        :raises FilesNotFetched: that cannot be had now :raises SandboxFailed: it is lost
+        :raises SandboxFailed: it is lost
         """
         found = self._open.get(session_id)
         if isinstance(found, AwaySandbox):
-            await found.bring_back()
+            try:
+                await found.bring_back()
+            except FilesNotFetched as failed:
+                await say(trouble(failed.code, f"{failed.message}. {failed.hint}", "retrying"))
+                return False
+        return True
 
     async def stats(self, session_id: str) -> Stats | None:
         """What a session's sandbox uses now; None if it has none open here."""

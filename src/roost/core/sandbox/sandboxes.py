@@ -23,22 +23,17 @@ from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sandbox.on_demand import Open, on_demand
 from roost.core.sandbox.packages import PackageLayers
 from roost.core.sandbox.planner import SandboxInputs, SandboxPlanner, SandboxSystem
-from roost.core.sandbox.reports import SandboxReports
+from roost.core.sandbox.reports import OnLack, SandboxReports
 from roost.core.sandbox.running import RunningSandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
-from roost.domain.session import Lease, Session, Spec
+from roost.domain.session import Lease, Session
 from roost.ports.egress import Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
 from roost.ports.sandbox import Sandbox
-from roost.ports.sandbox_provider import Mount
 from roost.ports.volumes import SessionVolumes
 
-VAULT: Final = "/vault"
-"""Where a sandbox shows the vault, read-only, to a session whose mount scope has it."""
-
 _OPENED_AT_ONCE: Final = 8  # of those that are opened when they are needed
-
 _Placed = Callable[[SandboxSystem], AbstractAsyncContextManager[Sandbox]]
 
 
@@ -72,6 +67,12 @@ class Sandboxes:
         """
         return harness.profile.on_demand and session.spec.workspace is None
 
+    async def system(
+        self, session: Session, say: OnLack, waits: Callable[[], None] = lambda: None
+    ) -> SandboxSystem:
+        """The system of its environment, once it is there: see `PackageLayers.of`."""
+        return await self.packages.of(session, self.offered.provider_for(session.spec), say, waits)
+
     @asynccontextmanager
     async def open(
         self,
@@ -79,15 +80,13 @@ class Sandboxes:
         brief: Brief,
         harness: Harness,
         reports: SandboxReports,
-        system: SandboxSystem = SandboxSystem(),  # noqa: B008 - it does not change
+        system: SandboxSystem | None,
     ) -> AsyncGenerator[Brief, None]:
         """The brief with its session's sandbox, for as long as the context lasts; all in it is dead afterwards.
 
-        `system` is what `PackageLayers.of` has said; one that `is_lazy` asks for it itself.
-
         What it is refused and what it spends is told as it happens. Its files are the newest,
-        restored first if they are not here, and stored when it ends. One that `is_lazy` does all that, and raises
-        the following, when its first command is spawned.
+        restored first if they are not here, and stored when it ends. Without a `system` it asks for that, does
+        all this, and raises the following, when its first command is spawned.
 
         :raises SandboxUnavailable: it cannot be made
         :raises PackagesFailed: its environment's packages cannot be installed
@@ -104,8 +103,7 @@ class Sandboxes:
                 await reports.lacks(lack)
             placed = partial(self._placed, lease, session, harness, reports, inputs, granted)
             ready = partial(self._ready, session, reports, placed)
-            is_lazy = self.is_lazy(session, harness)
-            context = on_demand(ready, self._opening) if is_lazy else placed(system)
+            context = on_demand(ready, self._opening) if system is None else placed(system)
             sandbox = await stack.enter_async_context(context)
             has_lost = self.running.has_lost_files(session.id)
             is_behind = has_lost or self.files.may_be_behind(session.id)
@@ -120,9 +118,7 @@ class Sandboxes:
             )
 
     async def _ready(self, session: Session, reports: SandboxReports, placed: _Placed) -> Open:
-        """How to open it with its packages, once they are there."""
-        provider = self.offered.provider_for(session.spec)
-        return partial(placed, await self.packages.of(session, provider, reports.lacks))
+        return partial(placed, await self.system(session, reports.lacks))
 
     @asynccontextmanager
     async def _placed(
@@ -140,8 +136,7 @@ class Sandboxes:
         keeps_turns = harness.profile.goes_back
         async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
-            mounts = [*harness.mounts, *brought, *self._vault_of(session.spec)]
-            inputs = replace(inputs, mounts=mounts, system=system)
+            inputs = replace(inputs, mounts=[*harness.mounts, *brought], system=system)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
             async with self.offered.provider_for(session.spec).open(plan) as bare:
                 sandbox = with_ports(bare, plan.endpoints)
@@ -160,10 +155,6 @@ class Sandboxes:
             variables=await self.belongings.variables(session, reports.lacks),
             quota_bytes=await self.files.quota(session),
         )
-
-    def _vault_of(self, spec: Spec) -> list[Mount]:
-        is_shown = spec.mount_scope == "workspace+vault" and spec.trust_level == "sandboxed"
-        return [self._volumes.vault_mount(VAULT)] if is_shown else []
 
     async def remove(self, session_id: str) -> None:
         """Remove the directory of a session that never was. :raises OSError: it stays"""

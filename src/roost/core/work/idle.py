@@ -1,13 +1,13 @@
 """Idle sessions: which agents stay started, and waiting for the next input beside one.
 
 An agent that is kept started answers at once, and costs memory. So those used last are kept, for a
-while (or, where the agent knows what is nowhere else, as long as there is room), and no more than so many; the others are ended. A session whose agent was ended has no process and
-no memory: rows and files only. The next input starts it again.
+while (or, where the agent knows what is nowhere else, as long as there is room), and no more than so
+many; the others are ended. A session whose agent was ended has no process and no memory: rows and files
+only. The next input starts it again.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -58,15 +58,13 @@ class IdleAgents:
         for session_id in self._stays if closed else ():
             self._notifier.notify(inbox(session_id))
 
-    async def until_work(
-        self, lease: Lease, before: Session, *, stays: bool = False
-    ) -> Work | None:
-        """What there is to do when it has work again; None when its agent is to end, or to start anew. One that
-        `stays` is ended only where there are too many.
+    async def until_work(self, lease: Lease, before: Session, seconds: float) -> Work | None:
+        """What there is to do when it has work again; None when its agent is to end, or to start anew. After so
+        many seconds it is to end in any case.
         """
         with self._notifier.subscribe(inbox(before.id)) as subscription, self._idling(before.id):
             self._notifier.notify(WORK)  # another session may be worked on now
-            until = anyio.current_time() + (math.inf if stays else self.seconds)
+            until = anyio.current_time() + seconds
             while not self._closed and self._stays.get(before.id) and anyio.current_time() < until:
                 session, inputs = await self._sessions.with_inputs(before.id)
                 if session.state.status is Status.TERMINATED or is_changed(before, session):

@@ -301,17 +301,20 @@ class Prestart:
     async def _fits(self, spare: PrestartedAgent, session: Session) -> bool:
         if not _alike(spare.session, session):
             return False
-        sandboxes = self._sandboxes
-        provider = sandboxes.offered.provider_for(session.spec)
         try:
-            is_same = spare.system == await sandboxes.packages.named(session, provider)
+            is_same = spare.system == await self._named(session)
         except SandboxFailed:
             return False
         return (
             is_same
-            and spare.networking == await sandboxes.belongings.networking(session)
+            and spare.networking == await self._sandboxes.belongings.networking(session)
             and await spare.is_up()
         )
+
+    async def _named(self, session: Session) -> SandboxSystem:
+        """What such a session is to have as its system by now. :raises SandboxFailed:"""
+        provider = self._sandboxes.offered.provider_for(session.spec)
+        return await self._sandboxes.packages.named(session, provider)
 
     def _tidy(self) -> None:
         """Let go of what is too old, or more than there is room for."""
@@ -387,10 +390,8 @@ class Prestart:
         past = partial(history, self._log, session)
         brief = Brief(session, past, StartMode.FRESH_AHEAD)
         lease = Lease(session.id, _PRESTART, _GENERATION)
-        provider = self._sandboxes.offered.provider_for(session.spec)
-        packages = self._sandboxes.packages
-        spare.system = await packages.of(session, provider, spare.lacks)
-        if spare.system != await packages.named(session, provider):
+        spare.system = await self._sandboxes.system(session, spare.lacks)
+        if spare.system != await self._named(session):
             raise PackagesFailed("no session would be given an agent without its packages")
         await self._limit.begin(session.id)
         try:

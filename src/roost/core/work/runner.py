@@ -8,6 +8,7 @@ handed over for a turn that did not end.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -234,10 +235,11 @@ class Runner:
     async def _idle(self, session: Session) -> RunnerPhase:
         """Wait for the next input beside the agent, which was started for the session as it was then."""
         self._failures.rested()
-        idle, stays = self._parts.idle, self._parts.starter.stays(session)
-        if not self._parts.starter.is_program(session) or not (idle.seconds or stays):
+        profile = self._parts.starter.profile(session)
+        seconds = math.inf if profile.stays else self._parts.idle.seconds
+        if not profile.needs_sandbox or not seconds:  # no process, or none is kept
             return RunnerPhase.LEFT
-        self._work = await idle.until_work(self._lease, session, stays=stays)
+        self._work = await self._parts.idle.until_work(self._lease, session, seconds)
         return RunnerPhase.LEFT if self._work is None else RunnerPhase.TAKING_UP
 
     # Broken

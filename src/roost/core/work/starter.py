@@ -1,29 +1,38 @@
-"""Starts the agent of a session: in a sandbox if it is a program, or takes one that was started before."""
+"""Starts the agent of a session: in a sandbox if it is a program, or takes one that was started before.
+
+Until its sandbox and its environment's packages are there, its inputs wait in the queue, and other agents are
+started in its place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Final
 
 from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.planner import SandboxSystem
-from roost.core.sandbox.reports import LoggedReports
+from roost.core.sandbox.reports import LoggedReports, OnLack
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import can_start_ahead, history
 from roost.core.work.leased_log import LeasedLog
-from roost.core.work.prerequisites import Prerequisites
 from roost.core.work.prestart import Prestart
 from roost.core.work.start_limit import StartLimit
+from roost.core.write.intake import inbox
 from roost.domain.session import Lease, Session
-from roost.errors import HarnessUnavailable
-from roost.ports.harness import Brief, Conversation, Harness, StartMode
+from roost.errors import HarnessUnavailable, SandboxUnavailable
+from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
+from roost.ports.harness_profile import HarnessProfile
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
+
+_LOOK_AGAIN: Final = 5.0  # seconds between two tries to have a sandbox
+_TOLD: Final = 5  # reasons, of one wait: an engine may have a new one each time
 
 
 class AgentStarter:
@@ -43,19 +52,15 @@ class AgentStarter:
         self.limit = limit
         self._log = log
         self._sessions = sessions
+        self._notifier = notifier
         self._harnesses = harnesses
         self._sandboxes = sandboxes
-        self._prerequisites = Prerequisites(notifier, sandboxes, limit)
         self._prestart = prestart
         self._budgets = budgets
 
-    def is_program(self, session: Session) -> bool:
-        """Whether its agent is a process, which can stay started while the session is idle."""
-        return self._harness_of(session).profile.needs_sandbox
-
-    def stays(self, session: Session) -> bool:
-        """Whether its agent is not ended because the session is idle for long."""
-        return self._harness_of(session).profile.stays
+    def profile(self, session: Session) -> HarnessProfile:
+        """What its harness declares. :raises HarnessUnavailable: this server has no such harness"""
+        return self._harness_of(session).profile
 
     @asynccontextmanager
     async def open(
@@ -77,7 +82,7 @@ class AgentStarter:
             return
         reports = LoggedReports(log.append, session.id, self._sessions, self._budgets)
         await self._sandboxes.belongings.check(session, reports.lacks)
-        system = SandboxSystem()
+        system = None
         if self._sandboxes.is_lazy(session, harness):
             self.limit.end(session.id)
         else:
@@ -86,7 +91,7 @@ class AgentStarter:
                     self.limit.end(session.id)
                     yield prestarted
                     return
-            system = await self._prerequisites.met(session, log, reports.lacks)
+            system = await self._system(session, log, reports.lacks)
             ahead = can_start_ahead(session, await self._log.inputs(session.id))
             brief = replace(brief, start=StartMode.of(resumed=resumed, ahead=ahead))
             await self.limit.begin(session.id)
@@ -99,6 +104,27 @@ class AgentStarter:
                 yield conversation
         finally:
             self.limit.end(session.id)
+
+    async def _system(self, session: Session, log: LeasedLog, say: OnLack) -> SandboxSystem:
+        """Wait until what it needs is there, and say what system that is. Whoever follows the session is told
+        what is missing.
+        """
+        said: set[str] = set()
+        waits = partial(self.limit.end, session.id)  # others need not wait with it
+        with self._notifier.subscribe(inbox(session.id)) as subscription:
+            while True:
+                try:
+                    # Nothing else will do: a session keeps the trust level and the kind of sandbox it was given, and
+                    # works in no other system than its environment's.
+                    await self._sandboxes.offered.check(session.spec)
+                    return await self._sandboxes.system(session, say, waits)
+                except SandboxUnavailable as missing:
+                    text = f"{missing.message}. {missing.hint or ''}".strip()
+                    if text not in said and len(said) < _TOLD:
+                        said.add(text)
+                        await log.fail(Trouble(missing.code, text, "retrying"))
+                    waits()
+                await subscription.until_notified(_LOOK_AGAIN)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()

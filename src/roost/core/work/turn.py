@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-import anyio
 from msgspec.structs import replace
 
-from roost.core.concurrency import alongside
+from roost.core.concurrency import alongside, done_first
 from roost.core.sandbox.budgets import BUDGET_REACHED, Budgets
 from roost.core.sandbox.sandboxes import Sandboxes
 from roost.core.work.inputs import Work, interrupts_in, ready_of
@@ -20,8 +19,7 @@ from roost.core.write.intake import inbox
 from roost.domain.events import Entry
 from roost.domain.ledger import Batch, TurnMark, requires_action
 from roost.domain.session import Session
-from roost.errors import FilesNotFetched, NotWaiting
-from roost.ports.drafts import trouble
+from roost.errors import NotWaiting
 from roost.ports.harness import Conversation, Emit, Output, Show, Trouble, TurnEnd
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
@@ -51,9 +49,7 @@ class Turns:
         self._log = log
         self._sessions = sessions
         self._notifier = notifier
-        self._running = sandboxes.running
-        self._files = sandboxes.files
-        self._belongings = sandboxes.belongings
+        self._sandboxes = sandboxes
         self._budgets = budgets
 
     async def may_begin(self, session: Session, log: LeasedLog, inputs: Sequence[Entry]) -> bool:
@@ -80,32 +76,20 @@ class Turns:
         """
         session = work.session
         await self._items.want(session)
-        await self._files.begun(session)
+        await self._sandboxes.files.begun(session)
         stop_reason = await _Turn(self._log, self._notifier, log, conversation).take(work)
         end = 0 if stop_reason["type"] == "requires_action" else log.head
         if not end:
             await self._items.say_if_awaited(session, log.say)
-        if await self._has_files(session, log):
-            self._files.rested(session.id, end)
+        if await self._sandboxes.running.brought_back(session.id, log.say):
+            self._sandboxes.files.rested(session.id, end)
         await self.queue.left(session, log, end)
         spent = stop_reason["type"] == "retries_exhausted" and await self._is_spent(session)
         return BUDGET_REACHED if spent else stop_reason
 
-    async def _has_files(self, session: Session, log: LeasedLog) -> bool:
-        """Whether what its agent has left is here. If it is elsewhere, that is said, and the turn is over all the same.
-
-        :raises SandboxFailed: it is lost
-        """
-        try:
-            await self._running.bring_back(session.id)
-        except FilesNotFetched as failed:
-            await log.say(trouble(failed.code, f"{failed.message}. {failed.hint}", "retrying"))
-            return False
-        return True
-
     async def keep_outputs(self, session: Session, log: LeasedLog) -> None:
         """Keep what its agent has put out as files, and log what was left out."""
-        await self._belongings.keep_outputs(session, log.say)
+        await self._sandboxes.belongings.keep_outputs(session, log.say)
 
     async def rest(
         self,
@@ -185,7 +169,8 @@ class _Turn:
                 if isinstance(output, TurnEnd):
                     return output.stop_reason
                 if isinstance(output, Emit) and output.meanwhile:
-                    output = await self._next_meanwhile(output, outputs)
+                    async with done_first(self._tell, output):
+                        output = await anext(outputs, None)
                 else:
                     await self._tell(output)
                     output = await anext(outputs, None)
@@ -201,26 +186,6 @@ class _Turn:
                 await self._leased.work(output)
             case Trouble():
                 await self._leased.fail(output)
-
-    async def _next_meanwhile(
-        self, emit: Emit, outputs: AsyncGenerator[Output, None]
-    ) -> Output | None:
-        """Logs this, and gives what the harness puts out after it. What follows is told when this is logged: a
-        failure of the harness, too.
-        """
-        output, failure = None, None
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._tell, emit)
-                try:
-                    output = await anext(outputs, None)
-                except Exception as error:  # noqa: BLE001 - raised below
-                    failure = error
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        if failure is not None:
-            raise failure
-        return output
 
     async def _failed(self, problem: str) -> dict[str, Any]:
         await self._leased.fail(Trouble("agent_failed", problem, "exhausted"))
