@@ -14,17 +14,19 @@ from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness
 
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sessions.trust import Trust
-from roost.domain.session import Session, Spec, TrustLevel
+from roost.domain.events import Entry
+from roost.domain.session import Lease, Session, Spec, State, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
 from roost.ids import mint
 from roost.ports.catalog import Record
 from roost.ports.egress import Networking
+from roost.ports.harness import Brief, StartMode
 from roost.ports.keys import Key
 from roost.ports.notifier import WORK
 from roost.ports.sandbox_provider import Mount
 from roost.sandboxes.volumes import VaultVolumes
 from roost.testing.bare_sandboxes import bare_sandboxes
-from roost.testing.null_parts import runner_parts
+from roost.testing.null_parts import CollectedReports, runner_parts
 
 LIMITED = Networking(kind="limited")
 FREE = Networking(kind="unrestricted")
@@ -174,6 +176,11 @@ class OneEnvironment:
         )
 
 
+async def empty_history() -> AsyncGenerator[Entry, None]:
+    for entry in ():
+        yield entry
+
+
 async def begun(roost: Node, **fields: Any) -> Session:
     made = await roost.store.sessions.create(
         TENANT, mint("sesn"), spec(**fields), [message("Hello?")]
@@ -228,6 +235,32 @@ async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
         assert not server.docker.plans and not server.bubblewrap.plans
         assert len(server.host.plans) == 1
         assert (await roost.store.sessions.find(session.id)).spec.trust_level == level
+
+
+@pytest.mark.parametrize("lost", ["level", "kind", "vault"])
+async def test_a_sandbox_that_is_opened_on_demand_is_refused_like_any_other(
+    tmp_path: Path, lost: str
+):
+    server = TwoProviders(OneEnvironment(), tmp_path / "vault", list(EVERY))
+    fields: dict[str, Any] = {"trust_level": "full"}
+    if lost == "level":
+        server.levels.remove("full")
+    elif lost == "kind":
+        fields = {"sandbox": "elsewhere"}
+    else:
+        fields = {"mount_scope": "workspace+vault"}
+        server.volumes._data = server.volumes._vault / "data"
+    state = State(thread_id="sthr_1", agent_name="helper")
+    times = {"created_at": 0, "updated_at": 0}
+    session = Session(id="sesn_1", tenant=TENANT, spec=spec(**fields), state=state, **times)
+    brief = Brief(session, empty_history, StartMode.FRESH)
+    harness, lease = SandboxedHarness(None), Lease(session.id, "node", 1)
+    opening = server.sandboxes.open(lease, brief, harness, CollectedReports(), None)
+    async with opening as ready:
+        assert ready.sandbox is not None
+        with pytest.raises(SandboxUnavailable):
+            await ready.sandbox.spawn(["true"])
+    assert not server.docker.plans and not server.bubblewrap.plans and not server.host.plans
 
 
 async def test_an_environment_that_becomes_limited_stops_a_host_session_aloud(tmp_path: Path):

@@ -70,7 +70,13 @@ class Sandboxes:
     async def system(
         self, session: Session, say: OnLack, waits: Callable[[], None] = lambda: None
     ) -> SandboxSystem:
-        """The system of its environment, once it is there: see `PackageLayers.of`."""
+        """The system of its environment, once it is there: see `PackageLayers.of`.
+
+        :raises SandboxUnavailable: its sandbox cannot be had now
+        """
+        # Nothing else will do: a session keeps the trust level and the kind of sandbox it was given, and works
+        # in no other system than its environment's.
+        await self.offered.check(session.spec)
         return await self.packages.of(session, self.offered.provider_for(session.spec), say, waits)
 
     @asynccontextmanager

