@@ -363,14 +363,13 @@ class Received:
 class _Member(tarfile.TarInfo):
     """A member of an archive, of a kind that needs no more memory than its header's size."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+    # The library says that this may be overridden. Every version calls it for each header; `frombuf` is not called by newer ones.
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
         """:raises SandboxFailed: it is another kind"""
-        made = super().frombuf(buf, encoding, errors)
-        is_long = made.type in _LONG and made.size > _LONGEST_HEADER
-        if made.type not in _KINDS or made.size < 0 or is_long:
+        is_long = self.type in _LONG and self.size > _LONGEST_HEADER
+        if self.type not in _KINDS or self.size < 0 or is_long:
             raise SandboxFailed("the container's files are in an archive of another form")
-        return made
+        return super()._proc_member(archive)  # type: ignore[misc]
 
 
 class _Measured(io.RawIOBase):
