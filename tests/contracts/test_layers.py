@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.contracts.test_bubblewrap import wheel
 from tests.hostile.probed_sandbox import need_bubblewrap, provider
 from tests.parts import need
@@ -196,6 +198,19 @@ async def test_what_a_hostile_build_plants_does_not_lead_the_server_out(tmp_path
     assert (outside / "python3/dist-packages").stat().st_mode == mode
     shown = (tmp_path / "data/layers" / layer / "etc/passwd").read_text()
     assert {line.split(":")[0] for line in shown.splitlines()} == {"root", "sandbox", "nobody"}
+
+
+async def test_a_package_cannot_lift_the_limit_on_processes(tmp_path: Path) -> None:
+    """Without control groups, by a program that sets limits elsewhere."""
+    given, home = provider(data=tmp_path / "data", use_cgroups=False), tmp_path / "home"
+    home.mkdir()
+    own = """#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n"""
+    plant = f"rm /usr/bin/prlimit && printf '%s' {shlex.quote(own)} >/usr/bin/prlimit"
+    layer = await built(given, f"{plant} && chmod 755 /usr/bin/prlimit")
+    wanted = replace(using(home, layer), limits=SandboxLimits(processes=64))
+    async with given.open(wanted) as sandbox:
+        process = await sandbox.spawn(["python3", "-c", f"{FORK}os.kill(0, 9)"])
+        assert 20 <= int(await process.receive()) <= 64
 
 
 async def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:

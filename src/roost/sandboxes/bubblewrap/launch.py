@@ -1,13 +1,14 @@
 """From the server's process to the command inside: a chain of programs, each becoming the next.
 
-    prlimit   open files, size of a file, no core dumps
+    prlimit   open files, size of a file, no core dumps; without a control group memory, and for root processes
     sh        is first to be killed when memory runs out; joins the control group; waits for the rest
     nsenter   only if something had to be staged: see `stage`
     setpriv   only for root: becomes the session's uid
     bwrap     makes the sandbox; its arguments (`recipe`) come in a memory file, to show in no process list
     sh        inside: says that it is there, and becomes the command
 
-The process id stays the same up to bwrap, and nothing of ours has to run between fork and exec.
+The process id stays the same up to bwrap, and nothing of ours has to run between fork and exec. What is inside may be
+a layer's own, so no limit is left to it.
 
 To join a control group takes the kernel some ten milliseconds. So a sandbox's first command sets out as
 soon as there is a group, whatever it will be, and joins while the rest is prepared. What it then becomes
@@ -63,7 +64,9 @@ class Launch:
     killed by it, halfway, and its child would wait for ever to be let go.
     """
 
-    def __init__(self, before: Sequence[str], filters: Sequence[bytes], token: str) -> None:
+    def __init__(
+        self, before: Sequence[str], filters: Sequence[bytes], token: str, *, waits: bool = False
+    ) -> None:
         self._opened = ExitStack()
         self.filters = [self._memory_file(data) for data in filters]
         self.info, self._given, self._script = (self._memory_file() for _ in range(3))
@@ -72,11 +75,23 @@ class Launch:
         self.root: Path | None = None
         """What it writes to its root, and nobody keeps; set when it is known what it becomes."""
         self.argv = [*before, f"/proc/{os.getpid()}/fd/{self._script}", *self._token]
+        self._gate = self._pipe() if waits else None
 
     @property
     def descriptors(self) -> list[int]:
         """The descriptors that the process inherits."""
-        return [*self.filters, self.info, self._given]
+        gate = [self._gate[0]] if self._gate else []
+        return [*self.filters, self.info, self._given, *gate]
+
+    @property
+    def waits(self) -> bool:
+        """Whether bwrap waits until it is let `go`, when it has made the sandbox and nothing inside has run yet."""
+        return self._gate is not None
+
+    def go(self) -> None:
+        """Let bwrap go on."""
+        if self._gate is not None:
+            os.write(self._gate[1], b"\n")
 
     def tell(
         self, umask: str, bwrap: Sequence[str], given: Sequence[str], inside: Sequence[str]
@@ -88,6 +103,7 @@ class Launch:
         if any("\0" in argument for argument in inside):
             raise SandboxFailed("cannot start a command: an argument holds a zero byte")
         options = ["--info-fd", str(self.info)]
+        options += ["--block-fd", str(self._gate[0])] if self._gate else []
         os.write(self._given, "\0".join([*given, *options, ""]).encode())
         os.lseek(self._given, 0, os.SEEK_SET)
         command = [*bwrap, *self._token, "--args", str(self._given), "--", *inside]
@@ -96,6 +112,12 @@ class Launch:
     def close(self) -> None:
         """Let go of it, once bwrap has all it needs, or is gone."""
         self._opened.close()
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe2(os.O_CLOEXEC)
+        for end in ends:
+            self._opened.callback(os.close, end)
+        return ends
 
     def _memory_file(self, data: bytes = b"") -> int:
         descriptor = os.memfd_create("roost", os.MFD_CLOEXEC)
@@ -131,6 +153,8 @@ class Launcher:
         self._plan = plan
         self._ground = ground
         self._builds = root is not None and root.builds
+        self.processes = plan.limits.processes if group is None and not _has_uids() else 0
+        """How many of them a command may have, if nothing else counts them."""
         self._before = [
             *_rlimits(plan.limits, ground.tools, alone=group is None),
             *(_SHELL, "-c", _first(group), "sh"),
@@ -157,13 +181,12 @@ class Launcher:
             self.held.callback(os.close, staged)
         self._bwrap = [*_entered(staged, tools), *bwrap]
         self._inside = [_SHELL, "-c", BECOME, "sh"]
-        if self.group is None:
-            self._inside += _inner_rlimits(plan.limits, tools)
 
     def begin(self) -> Launch:
         """Start the chain of programs; what the last one becomes is said by `finish`."""
         forged = [self._ground.forged_owners] if self._builds else []
-        return Launch(self._before, [*self._ground.filters, *forged], self.token)
+        filters = [*self._ground.filters, *forged]
+        return Launch(self._before, filters, self.token, waits=self.processes > 0)
 
     def finish(
         self, launch: Launch, argv: Sequence[str], environ: Mapping[str, str] | None, cwd: str
@@ -208,6 +231,8 @@ def _rlimits(limits: SandboxLimits, tools: Tools, *, alone: bool) -> list[str]:
     wanted += [("fsize", resource.RLIMIT_FSIZE, limits.disk_bytes)]
     if alone:  # of each process only, where a control group counts all of them
         wanted += [("data", resource.RLIMIT_DATA, limits.memory_bytes)]
+    if alone and _has_uids():
+        wanted += [("nproc", resource.RLIMIT_NPROC, limits.processes)]
     options = ["--core=0:0"]
     for option, which, value in wanted:
         if value:
@@ -217,11 +242,11 @@ def _rlimits(limits: SandboxLimits, tools: Tools, *, alone: bool) -> list[str]:
     return [tools.prlimit, *options, "--"]
 
 
-def _inner_rlimits(limits: SandboxLimits, tools: Tools) -> list[str]:
-    """Set inside, it counts the sandbox's own processes; outside, all of the uid's on the machine."""
-    if not limits.processes or not tools.prlimit.startswith("/usr/"):
-        return []
-    return [tools.prlimit, f"--nproc={limits.processes}:{limits.processes}", "--"]
+def _has_uids() -> bool:
+    """Whether each sandbox has a uid of its own. Then a limit of processes that is set outside counts those of the
+    sandbox; else all of the server's uid, and it is set when the command is in a namespace of its own.
+    """
+    return os.geteuid() == 0
 
 
 def _as_somebody(who: SandboxIdentity, tools: Tools) -> list[str]:

@@ -39,6 +39,10 @@ _HINT: Final = (
     "On Ubuntu: give bwrap an AppArmor profile with `userns`. `docs/sandboxes.md` has the details."
 )
 _LOOK_AGAIN_SECONDS: Final = 60.0
+_COUNTED: Final = {
+    True: "all commands together (rlimit of the uid)",
+    False: "each command by itself (rlimit)",
+}
 _WRITES: Final = "mkdir /usr/local/roost-check /var/roost-check"
 
 
@@ -211,7 +215,7 @@ class BubblewrapProvider:
         each = "each process by itself (rlimit)"
         return {
             "memory": says("memory") or each,
-            "processes": says("pids") or "each command by itself (rlimit)",
+            "processes": says("pids") or _COUNTED[self._root],
             "cpus": says("cpu") or "not limited",
             "open files": each,
             "disk": "a file's size by rlimit; all together looked at every 10 s or when it fills",

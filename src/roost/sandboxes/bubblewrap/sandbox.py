@@ -9,6 +9,7 @@ takes all it has started with it when it ends.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -33,6 +34,7 @@ from roost.sandboxes.processes import PipedProcess, start
 
 _COMMAND: Final = 2  # its pid inside: 1 is bwrap's, which starts it and reaps
 _SECONDS_TO_DIE: Final = 10.0
+_GLANCE_SECONDS: Final = 0.001
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -54,6 +56,23 @@ class BubblewrapProcess(PipedProcess):
             with suppress(msgspec.DecodeError):  # nothing yet, or not all of it
                 self._first = msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"]
         return self._first
+
+    async def limit(self, processes: int) -> None:
+        """Let it have so many processes, before anything inside runs. :raises SandboxFailed: that cannot be"""
+        while (first := self._met()) is None and not self.finished:  # noqa: ASYNC110 - see `Launch.info`
+            await anyio.sleep(_GLANCE_SECONDS)
+        if first is None:
+            return  # it is gone; why, is said next
+        try:
+            _, hard = resource.prlimit(first, resource.RLIMIT_NPROC)
+            most = processes if hard == resource.RLIM_INFINITY else min(processes, hard)
+            if _is_marked(first, self._sandbox.token):
+                resource.prlimit(first, resource.RLIMIT_NPROC, (most, most))
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            raise SandboxFailed(f"its processes cannot be limited: {error}") from error
+        self.launch.go()
 
     async def wait(self) -> int:
         code = await super().wait()
@@ -173,6 +192,8 @@ class BubblewrapSandbox:
                 await anyio.to_thread.run_sync(kill_marked, self._launcher.token)
             with suppress(SandboxFailed):  # it is gone; why, is said next
                 await process.send(b"\n")
+            if process.launch.waits:
+                await process.limit(self._launcher.processes)
             await process.first_byte(partial(self._open_ports, process))
         except BaseException:
             process.kill()

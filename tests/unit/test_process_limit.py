@@ -1,0 +1,71 @@
+"""A command that waits for its limit of processes has it before it is let go."""
+
+from __future__ import annotations
+
+import os
+import resource
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from roost.errors import SandboxFailed
+from roost.sandboxes.bubblewrap.launch import Launch
+from roost.sandboxes.bubblewrap.sandbox import BubblewrapProcess
+from roost.sandboxes.processes import start
+
+TOKEN = "roost-limited"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def go_on(launch: Launch) -> bytes:
+    gate = launch.descriptors[-1]
+    os.set_blocking(gate, False)
+    try:
+        return os.read(gate, 9)
+    except BlockingIOError:
+        return b""
+
+
+async def test_it_is_limited_once_bwrap_has_told_of_it_and_then_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    launch = Launch(["sh"], [], TOKEN, waits=True)
+    sandbox: Any = SimpleNamespace(token=TOKEN, discard=lambda root: None)
+    process = BubblewrapProcess(await start(["sh", "-c", "read x", TOKEN]), launch, sandbox)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.limit, 32)
+            await anyio.wait_all_tasks_blocked()
+            assert go_on(launch) == b""
+            os.write(launch.info, msgspec.json.encode({"child-pid": process.pid}))
+        assert resource.prlimit(process.pid, resource.RLIMIT_NPROC) == (32, 32)
+        assert go_on(launch) == b"\n"
+
+        def refused(*_: object) -> None:
+            raise PermissionError("not allowed")
+
+        monkeypatch.setattr(resource, "prlimit", refused)
+        with pytest.raises(SandboxFailed, match="cannot be limited: not allowed"):
+            await process.limit(32)
+        assert go_on(launch) == b""
+    finally:
+        process.kill()
+        await process.mind(process.all_gone)
+        await process.close()
+        launch.close()
+    assert launch.waits
+    launch.info = os.memfd_create("none")
+    try:
+        gone = BubblewrapProcess(process._child, launch, sandbox)
+        gone._finished.set()
+        await gone.limit(32)
+    finally:
+        os.close(gone._info)
+        os.close(launch.info)
