@@ -679,6 +679,72 @@ async def test_items_of_an_older_server_do_not_stay(tmp_path: Path):
         assert await catalog.due(kind, 2**62, limit=9) == []
 
 
+async def test_a_lease_of_an_older_server_is_looked_at_once_a_server_starts(tmp_path: Path):
+    async with self_hosted(tmp_path, work_lease_seconds=1) as place:
+        await place.wait(bash())
+        item, _ = await place.claimed()
+        catalog = place.roost.store.catalog
+        [watched] = await catalog.due("work_watch", 2**62, limit=9)
+        for is_there in (True, False):
+            await place.items.watch_all()
+            [now] = await catalog.due("work_watch", 2**62, limit=9)
+            if is_there:
+                assert now == watched, "it is looked at anyway"
+                await catalog.delete("work_watch", TENANT, watched.id)
+        with anyio.fail_after(60):
+            while (await place.item())["state"] == "active":
+                await place.items.sweep()
+                await anyio.sleep(0.05)
+        assert (await place.item())["id"] != item["id"]
+
+
+async def given_back(place: Place) -> None:
+    """A worker claims the item, and gives it back."""
+    item, mine = await place.claimed()
+    await ok(mine.post(place.at(item["id"], "stop"), json={"force": True}))
+
+
+async def test_who_waits_for_a_permission_alone_is_offered_again_when_it_is_given(tmp_path: Path):
+    async with self_hosted(tmp_path) as place:
+        call = bash()
+        await place.wait(call, kind="gated_tool")
+        await given_back(place)
+        assert (await place.item())["state"] == "stopped"
+        assert await place.poll() is None
+        answer = {"type": "user.tool_confirmation", "tool_use_id": call.id, "result": "allow"}
+        await ok(place.send(place.roost.client, answer))
+        # The permission begins a turn.
+        await place.items.want(await place.roost.store.sessions.find(place.session["id"]))
+        await given_back(place)
+        assert await place.poll() is not None, "the call is still to be made"
+
+
+async def test_who_waits_for_a_custom_tool_alone_is_offered_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async with self_hosted(tmp_path) as place:
+        await place.wait(
+            new_draft("agent.custom_tool_use", name="now", input={}), kind=["custom_tool"]
+        )
+        pauses, ahead = [], 0
+        monkeypatch.setattr(
+            "roost.core.work.work_items._now", lambda: time.time_ns() // 1000 + ahead * 1_000_000
+        )
+        for _ in range(8):
+            await given_back(place)
+            began = ahead
+            while not (await place.roost.get(place.at("stats")))["depth"]:
+                ahead += 30
+            pauses.append((ahead - began) / 60)
+        assert pauses == [0, 1, 2, 4, 8, 16, 16, 16]
+        await given_back(place)
+        assert await place.poll() is None
+        await place.items.want(await place.roost.store.sessions.find(place.session["id"]))
+        for _ in range(2):
+            await given_back(place)
+        assert await place.poll() is None, "it was offered at once, and once more"
+
+
 def test_a_claim_of_an_older_server_holds():
     about = {"name": "sesn_1", "environment_id": "env_1", "created_at": 1, "lease": 1, "claim": 2}
     assert WorkItem.of({**about, "claimed_at": 1}).standing_of(2, 2) == "has"

@@ -5,6 +5,10 @@ queued ──poll, ack──▶ starting ──heartbeat──▶ active ──s
   ├──── lease is over ───┴───────────────────────┴────────────────┤
   └──── still needed ──────────────── stopped ◀──── forced stop ──┘
 
+A worker that gives it back while its session waits for somebody else alone, a permission or a custom tool of the
+application's, has nothing to do: for a permission nobody gets it before the turn that this begins; a custom tool may be
+another worker's, so it is offered again, after pauses that grow as long as nothing happens.
+
 There is one for each session. Stopped and needed again, it is the same record with the next `number`, so that
 nothing lies between the end of one and the beginning of the next. So it is when it is offered to another worker: what
 an earlier one knows it by does not name it any more, whichever credential that worker uses. Each poll that hands it
@@ -35,6 +39,9 @@ KEPT: Final[Micros] = 30 * 86400 * 1_000_000
 LATE: Final[Micros] = 15 * 60 * 1_000_000
 """How long a worker may still bring results of one that is not its own any more."""
 
+_PAUSES: Final[tuple[Micros, ...]] = tuple(n * 60_000_000 for n in (0, 1, 2, 4, 8, 16))
+"""How long it is not offered after it was given back once, twice, … with nothing done in between."""
+
 _REPEATED: Final[Micros] = 60_000_000
 """How long a heartbeat may come a second time, because its answer was lost."""
 
@@ -62,7 +69,8 @@ _LEASED: Final = ("starting", "active", "stopping")
 class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     """`name` is its session: what it is found by. `wanted` rises when the session has work: whoever is about to stop
     the item has to look again. `heartbeat` is what the worker echoes, and `repeated` what it was before. `by_key`:
-    that was sent with the environment's key, and not with the item's token. `ended_claim` is the last claim that is over, since `ended_at`. If that is the newest one, nobody has the item.
+    that was sent with the environment's key, and not with the item's token. `given_back` is how often that was done since
+    a turn began, and `not_before` when it is offered again. `ended_claim` is the last claim that is over, since `ended_at`. If that is the newest one, nobody has the item.
     """
 
     name: str
@@ -83,6 +91,8 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat: str | None = None
     repeated: str | None = None
     by_key: bool = False
+    given_back: int = 0
+    not_before: Micros = 0
     ended_claim: int = 0
     ended_at: Micros = 0
 
@@ -109,7 +119,8 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
     def due_at(self) -> Micros:
         """When something is to be done about it: hand it out, notice that its worker is lost, or forget it."""
         if self.state == "queued":
-            return self.created_at if self.claimed_at is None else self.claimed_at + RECLAIMED_AFTER
+            offered = max(self.created_at, self.not_before)
+            return offered if self.claimed_at is None else self.claimed_at + RECLAIMED_AFTER
         if self.state == "stopped":
             return (self.stopped_at or 0) + KEPT
         if self.is_taken_away:
@@ -147,8 +158,8 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
 
     def can_be_claimed(self, now: Micros, reclaim: Micros) -> bool:
         """Whether a poll may hand it out."""
-        unclaimed = self.claimed_at is None or self.claimed_at + reclaim <= now
-        return self.state == "queued" and unclaimed
+        since = self.not_before if self.claimed_at is None else self.claimed_at + reclaim
+        return self.state == "queued" and since <= now
 
     # What happens to it
 
@@ -202,6 +213,16 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return replace(self, ended_claim=self.claim, ended_at=now)
 
+    def wanted_again(self, now: Micros) -> WorkItem:
+        """A turn of its session has begun: it is offered at once."""
+        item = self.again(now) if self.state == "stopped" else self
+        return replace(item, wanted=item.wanted + 1, given_back=0, not_before=0)
+
+    def returned(self, now: Micros) -> WorkItem:
+        """Another one for the same session, which has nothing for the worker that gave this one back."""
+        pause = _PAUSES[min(self.given_back, len(_PAUSES) - 1)]
+        return replace(self.again(now), given_back=self.given_back + 1, not_before=now + pause)
+
     def again(self, now: Micros) -> WorkItem:
         """Another one for the same session: this one is over."""
         return WorkItem(
@@ -212,6 +233,7 @@ class WorkItem(msgspec.Struct, frozen=True, kw_only=True):
             number=self.number + 1,
             claim=self.claim,
             wanted=self.wanted,
+            given_back=self.given_back,
             ended_claim=self.ended_claim,
             ended_at=self.ended_at,
         )
@@ -247,3 +269,17 @@ def needs_worker(session: Session) -> bool:
     at_work = status in (Status.RUNNING, Status.RESCHEDULING)
     waits = any(pending.by_worker or pending.offered for pending in session.state.pending)
     return status is not Status.TERMINATED and (at_work or waits)
+
+
+def after_return(item: WorkItem, session: Session | None, now: Micros) -> WorkItem:
+    """A stopped item that its worker has given back: offered again, now or later, or not."""
+    if session is None or not needs_worker(session):
+        return item
+    if session.state.status is not Status.IDLE or "tool" in _kinds(session):
+        return item.again(now)
+    # A permission begins a turn, which wants it.
+    return item.returned(now) if any(each.offered for each in session.state.pending) else item
+
+
+def _kinds(session: Session) -> list[str]:
+    return [pending.kind for pending in session.state.pending]

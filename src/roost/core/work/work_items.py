@@ -10,8 +10,9 @@ What is written, and what follows if nothing more is:
 4. When a lease has ended: first the item is taken away from its worker, which cannot change it any more; then each
    call that the worker may have begun gets a result that says that its outcome is unknown (the session's log); then
    the item is queued again. Killed in between, what is left is done by the next who looks; a call has one result.
-5. A worker stops the item. If the session still needs one, the same change queues the next. Whoever begins a turn
-   changes the record as well, so a stop that does not know of it yet is tried again.
+5. A worker stops the item. If the session still needs one, the same change queues the next, at once or for later.
+   Whoever begins a turn changes the record as well, so a stop that does not know of it yet is tried again, and what
+   was put off is offered at once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskStatus
-from msgspec.structs import replace
 
 from roost.core.work.work_watch import WorkWatch
 from roost.core.work.worker_presence import WorkerPresence
@@ -37,6 +37,7 @@ from roost.domain.work_item import (
     REPEATABLE,
     Standing,
     WorkItem,
+    after_return,
     needs_worker,
     parts_of,
     record_id,
@@ -285,6 +286,8 @@ class WorkItems:
                 stopped = item.asked_to_stop(now)
                 return stopped
             stopped = item.stopped(now)
+            if by_worker:
+                return after_return(stopped, session, now)
             is_needed = session is not None and needs_worker(session)
             return stopped.again(now) if is_needed else stopped
 
@@ -377,12 +380,35 @@ class WorkItems:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Notice workers that are lost, for ever."""
         task_status.started()
+        are_watched = False
         while True:
-            await anyio.sleep(_SWEEPS_EVERY)
             try:
+                if not are_watched:
+                    await self.watch_all()
+                    are_watched = True
                 await self.sweep()
             except RoostError as error:
                 _log.warning("cannot look for lost workers: %s", error.message)
+            await anyio.sleep(_SWEEPS_EVERY)
+
+    async def watch_all(self) -> None:
+        """See to it that every item that a worker has is looked at: those of older servers are not."""
+        before: str | None = None
+        while page := await self._catalog.every("environment", before=before, limit=_LOOKED_AT):
+            for environment in page:
+                if (environment.body.get("config") or {}).get("type") == "self_hosted":
+                    await self._watch_leased(environment)
+            before = page[-1].id
+
+    async def _watch_leased(self, environment: Record) -> None:
+        kind, tenant, after = kind_of(environment.id), environment.tenant, None
+        while page := await self._catalog.page(
+            RecordQuery(kind=kind, tenant=tenant, after=after, limit=_LOOKED_AT)
+        ):
+            for item in (WorkItem.of(record.body) for record in page):
+                if item.is_leased:
+                    await self._watch.ensure(tenant, item, item.due_at)
+            after = page[-1].id
 
     async def sweep(self) -> None:
         """Notice workers that are lost, once."""
@@ -519,9 +545,7 @@ def lease_of(item: WorkItem) -> dict[str, Any]:
 
 
 def _wanted(item: WorkItem, _session: Session | None) -> WorkItem:
-    if item.state == "stopped":
-        return item.again(_now())
-    return replace(item, wanted=item.wanted + 1)
+    return item.wanted_again(_now())
 
 
 def _heard(

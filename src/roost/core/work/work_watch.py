@@ -30,13 +30,16 @@ class WorkWatch:
         try:
             await self._advance(tenant, item, at)
         except NotFound:
-            body = {"name": item.name, "environment_id": item.environment_id, "set": 1}
-            try:
-                await self._catalog.add(
-                    _KIND, tenant, _id(item.name), body, unique_name=True, due_at=at
-                )
-            except Conflict:  # somebody else has added it just now
-                await self._advance(tenant, item, at)
+            await self.ensure(tenant, item, at)
+            await self._advance(tenant, item, at)  # somebody else may have added it just now
+
+    async def ensure(self, tenant: str, item: WorkItem, at: Micros) -> None:
+        """Have the item looked at then, unless it is looked at anyway."""
+        body = {"name": item.name, "environment_id": item.environment_id, "set": 1}
+        with suppress(Conflict):
+            await self._catalog.add(
+                _KIND, tenant, _id(item.name), body, unique_name=True, due_at=at
+            )
 
     async def due(self, before: Micros) -> list[Record]:
         """The records of items to look at: each has the `name` of the item's session, and its `environment_id`."""
