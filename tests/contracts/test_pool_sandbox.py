@@ -197,6 +197,35 @@ async def test_neither_an_older_lease_nor_a_sweep_ends_the_container_of_a_newer_
             assert (await run(sandbox, "echo", "there")).output == b"there\n"
 
 
+async def test_the_files_of_a_turn_that_its_server_did_not_survive_are_fetched(
+    pool: SandboxPool, tmp_path: Path
+) -> None:
+    """The server starts again and sweeps, and the session goes on: with what is still in the container."""
+    made = pool.provider(node="node-cut")
+    given = plan_in(tmp_path)
+    (given.home.path / "removed").write_text("x")
+    async with made.open(given) as sandbox:
+        assert isinstance(sandbox, AwaySandbox)
+        process = await sandbox.spawn(
+            ["sh", "-c", "rm removed; echo cut >note; echo there; sleep 600"]
+        )
+        assert await process.receive() == b"there\n"
+        own = sandbox_names.read(sandbox_names.name_of(given))
+        assert own is not None
+        dead = f"roost-{own.namespace}.{own.pid}.{own.start + 1}-{own.session}-1-{own.chance}"
+        notes = Notes(pool.root / "node-cut")
+        notes.write(made.identifier("sesn_1"), dead, is_changed=True)
+        await pool.provider(node="node-cut").sweep()
+        with anyio.fail_after(120):
+            assert await process.wait() == -9
+        assert not (given.home.path / "note").exists()
+        async with pool.provider(node="node-cut").open(plan_in(tmp_path, 2)) as second:
+            assert isinstance(second, AwaySandbox)
+            assert not second.is_behind
+            assert (await run(second, "cat", "note")).output == b"cut\n"
+            assert not (given.home.path / "removed").exists()
+
+
 async def test_what_a_file_is_changed_to_comes_back_and_what_is_removed_goes(
     pool: SandboxPool, tmp_path: Path
 ) -> None:

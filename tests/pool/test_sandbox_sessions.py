@@ -82,12 +82,14 @@ def test_a_session_of_a_deployment_goes_on_by_websocket(server: LiveServer) -> N
 
 
 @pytest.mark.chaos
-def test_a_server_killed_in_a_turn_goes_on_in_a_new_container(server: LiveServer) -> None:
+def test_a_server_killed_in_a_turn_goes_on_with_the_files_of_its_container(
+    server: LiveServer,
+) -> None:
     chat = Chat(server)
     chat.turn(script(bash("echo one >note"), {"text": "made"}))
     assert (chat.home / "note").read_text() == "one\n"
-    chat.send(script(SLOW, {"text": "finished"}))
-    chat.wait_for("agent.tool_use", 2)
+    chat.send(script(bash("echo two >note"), SLOW, {"text": "finished"}))
+    chat.wait_for("agent.tool_use", 3)
     server.kill()
     server.start()
     chat.wait_until_idle(300)
@@ -95,4 +97,4 @@ def test_a_server_killed_in_a_turn_goes_on_in_a_new_container(server: LiveServer
     assert len({event.id for event in events}) == len(events)
     assert [event.type for event in events].count("user.message") == 2
     (text,) = printed(chat.turn(script(bash("cat note"), {"text": "read"})))
-    assert text.strip() == "one"  # as it was when the last turn was over
+    assert text.strip() == "two"

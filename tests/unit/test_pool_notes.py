@@ -61,7 +61,7 @@ def test_only_what_a_dead_server_has_left_is_swept_and_only_once(tmp_path: Path)
     notes.opened(ONE, own)
     notes.opened("roost-2", dead)
     notes.write("roost-2", dead, is_changed=True)
-    assert list(notes.orphaned()) == [("roost-2", 1)]
+    assert list(notes.orphaned()) == [("roost-2", 1, True)]
     notes.ended("roost-2")
     notes.ended("roost-3")
     assert list(notes.orphaned()) == []

@@ -176,6 +176,7 @@ class CommandSupervisor:
         self._waiters: list[tuple[socket.socket, Json, float]] = []
         self._answers: list[tuple[int, Json]] = []
         self._files = Files(self._names, config)
+        self._handed: Json | None = None
         self._woken, self._wake = os.pipe()
 
     def run(self) -> None:
@@ -240,10 +241,28 @@ class CommandSupervisor:
             stream.settimeout(10)
             asked = json.loads(stream.makefile("rb").readline() or b"{}")
             self._heard = time.monotonic()
-            if asked:
+            if asked.get("do") == "hand_over":
+                self._hand_over(stream)
+            elif asked:
                 self._out.arrived(asked["after"])
                 self._files.tidy(asked["after"])
                 self._waiters.append((stream, asked, time.monotonic() + asked["wait"]))
+
+    def _hand_over(self, stream: socket.socket) -> None:
+        """Another server asks for the files: the one before is gone. All commands end, and nothing is changed any more."""
+        if self._handed is None:
+            self._handed = {}
+            kill_all()
+            self._reap()
+            threading.Thread(target=self._pack_all, daemon=True).start()
+        with suppress(OSError), stream:
+            stream.sendall(json.dumps(self._handed).encode())
+
+    def _pack_all(self) -> None:
+        try:
+            self._handed = self._files.hand_over()
+        except Exception as error:  # noqa: BLE001 - whoever asked is told
+            self._handed = {"failed": f"{type(error).__name__}: {error}"}
 
     def _serve(self) -> None:
         """Answer whoever waits, if there is something for him, or he has waited long enough."""
@@ -732,6 +751,10 @@ class Files:
         self._next = seen
         gone.sort(reverse=True)
         return {"parts": writer.names, "gone": gone, "changed": changed}
+
+    def hand_over(self) -> Json:
+        """An archive of what was changed since the last one that is known to have arrived, and of which places."""
+        return {**self.pack(max(self._number, 1)), "kept": self._config["kept"]}
 
     def packed(self, parts: list[str]) -> Json:
         """Remove an archive that has arrived."""

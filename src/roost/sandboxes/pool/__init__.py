@@ -2,7 +2,7 @@
 
 A reader may take the files in this order: `provider` (opens sandboxes), `sandbox` (one of them), `channels` (a command
 or a connection in it), `link` (the two streams by which both sides speak), `transfer` (files, there and back), `claims`
-(whose a container is), `notes` (which of them may be left) and `probe` (whether a pool can do all that). What runs on the other side is `guest/commands.py`.
+(whose a container is), `notes` (which of them may be left), `rescue` (files of those whose server has ended) and `probe` (whether a pool can do all that). What runs on the other side is `guest/commands.py`.
 """
 
 from __future__ import annotations

@@ -63,6 +63,10 @@ class ContainerClaims:
         is_real = hmac.compare_digest(seal.encode(), self._seal(chance, claim.generation).encode())
         return claim if is_real else None
 
+    async def holder(self, pool: CodePool) -> Claim | None:
+        """Who has the container; None: nobody whose word counts. :raises PoolUnavailable: :raises PoolRefused:"""
+        return self.read(await pool.text(self._identifier, called(_LOOK, {})))
+
     async def end(
         self, pool: CodePool, spares: Callable[[Claim], bool], *, even_free: bool = False
     ) -> bool:

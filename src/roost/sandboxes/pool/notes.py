@@ -7,10 +7,20 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from roost import disk
 from roost.sandboxes import sandbox_names
+
+
+class Loss(NamedTuple):
+    """Whether files may be lost with the last sandbox, and whether some were before, which the agent does not know."""
+
+    is_last: bool
+    is_earlier: bool
+
+    def __bool__(self) -> bool:
+        return self.is_last or self.is_earlier
 
 
 class Notes:
@@ -19,13 +29,13 @@ class Notes:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def opened(self, identifier: str, name: str) -> bool:
-        """Note that a sandbox is open; whether files were lost with the one before. :raises OSError:"""
+    def opened(self, identifier: str, name: str) -> Loss:
+        """Note that a sandbox is open; what was lost with the one before, unless that is still there. :raises OSError:"""
         disk.make_folder(self._directory, 0o700)
         before = self._read(identifier)
-        is_lost = before is not None and (_is_changed(before) or _is_lost(before))
-        self.write(identifier, name, is_changed=False, is_lost=is_lost)
-        return is_lost
+        loss = Loss(False, False) if before is None else Loss(_is_changed(before), _is_lost(before))
+        self.write(identifier, name, is_changed=False, is_lost=bool(loss))
+        return loss
 
     def write(self, identifier: str, name: str, *, is_changed: bool, is_lost: bool = False) -> None:
         """Note whether it may have files that are nowhere else, and whether some were lost before, which the session's
@@ -87,12 +97,13 @@ class Notes:
         else:
             (self._directory / identifier).unlink(missing_ok=True)
 
-    def orphaned(self) -> Iterator[tuple[str, int]]:
-        """The identifiers of those whose server is dead, and its lease's generation."""
+    def orphaned(self) -> Iterator[tuple[str, int, bool]]:
+        """The identifiers of those whose server is dead, its lease's generation, and whether they may have files."""
         for path in self._directory.glob("roost-*"):
-            name = sandbox_names.read(str((self._read(path.name) or {}).get("name")))
+            noted = self._read(path.name) or {}
+            name = sandbox_names.read(str(noted.get("name")))
             if name is not None and name.orphaned:
-                yield path.name, name.generation
+                yield path.name, name.generation, _is_changed(noted)
 
 
 def _is_changed(noted: dict[str, Any]) -> bool:

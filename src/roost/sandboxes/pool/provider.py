@@ -27,6 +27,7 @@ from roost.sandboxes.pool.claims import HELD, Claim, ContainerClaims
 from roost.sandboxes.pool.link import EXCHANGE, Link, called
 from roost.sandboxes.pool.notes import Notes
 from roost.sandboxes.pool.probe import Reach, probed
+from roost.sandboxes.pool.rescue import asked, rescued
 from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
 from roost.sandboxes.pool.transfer import places
 
@@ -182,15 +183,17 @@ class PoolProvider:
         claims = ContainerClaims(self._secret, identifier)
         claim = claims.make(plan.generation)
         rented = Rented(pool, identifier, self._notes, name, claims, claim)
-        is_lost = await anyio.to_thread.run_sync(self._notes.opened, identifier, name)
+        loss = await anyio.to_thread.run_sync(self._notes.opened, identifier, name)
         try:
-            door = await self._launched(plan, rented)
+            door, is_rescued = await self._launched(plan, rented, has_files=loss.is_last)
         except (PoolRefused, PoolUnavailable) as error:
             raise SandboxUnavailable(f"the pool gives no container: {error}") from error
         link = Link(pool, identifier, f"{EXCHANGE}/{claim.token}", door)
         sandbox = PoolSandbox(plan, rented, link, tasks)
-        sandbox.is_behind = is_lost
+        sandbox.is_behind = loss.is_earlier or (loss.is_last and not is_rescued)
         try:
+            if loss and not sandbox.is_behind:
+                await rented.is_rescued()
             await sandbox.begin()
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -199,8 +202,9 @@ class PoolProvider:
             raise
         return sandbox
 
-    async def _launched(self, plan: Plan, rented: Rented) -> str:
-        """Start what runs commands there, in a container of its own: its door.
+    async def _launched(self, plan: Plan, rented: Rented, *, has_files: bool) -> tuple[str, bool]:
+        """Start what runs commands there, in a container of its own: its door, and whether the files of an older
+        lease's container were fetched, which is ended first. `has_files`: it may have some that are nowhere else.
 
         :raises PoolRefused: :raises PoolUnavailable: :raises SandboxUnavailable:
         """
@@ -211,15 +215,18 @@ class PoolProvider:
             "program": await anyio.Path(_PROGRAM).read_text(encoding="utf-8"),
             "config": await anyio.to_thread.run_sync(self._config, plan, token),
         }
+        is_rescued = False
         for _ in range(3):
             told = await rented.pool.text(rented.identifier, called(_LAUNCH, asked))
             if told.startswith("door:"):
-                return told.removeprefix("door:")
+                return told.removeprefix("door:"), is_rescued
             if not told.startswith(HELD):
                 raise SandboxUnavailable(f"a container does not work: {told[:500]}")
             holder = rented.claims.read(told)
             if holder is not None and holder.generation > plan.generation:
                 raise SandboxUnavailable("a newer generation of the session has the container")
+            if holder is not None and has_files:
+                is_rescued = await rescued(rented.pool, rented.identifier, holder, plan)
             await rented.pool.end(rented.identifier)
         raise SandboxUnavailable("the pool does not end the session's older container")
 
@@ -239,9 +246,11 @@ class PoolProvider:
         if not left:
             return
         async with self._pool(patience=30.0) as pool:
-            for identifier, generation in left:
+            for identifier, generation, has_files in left:
                 claims = ContainerClaims(self._secret, identifier)
                 try:
+                    if has_files and await _hands_over(pool, identifier, claims):
+                        continue  # until the session is opened again, or the leash ends
                     await claims.end(pool, partial(_is_newer, generation))
                 except (PoolRefused, PoolUnavailable) as error:
                     raise SandboxFailed(f"cannot sweep a pool: {error}") from error
@@ -263,6 +272,12 @@ class PoolProvider:
         finally:
             with anyio.CancelScope(shield=True):
                 await pool.aclose()
+
+
+async def _hands_over(pool: CodePool, identifier: str, claims: ContainerClaims) -> bool:
+    """Whether a container still has files for the session's next sandbox; all its commands are ended."""
+    holder = await claims.holder(pool)
+    return holder is not None and await asked(pool, identifier, holder) is not None
 
 
 def _is_newer(generation: int, holder: Claim) -> bool:

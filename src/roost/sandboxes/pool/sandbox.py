@@ -26,7 +26,6 @@ from roost.sandboxes.pool.claims import Claim, ContainerClaims
 from roost.sandboxes.pool.link import NONSENSE, Link
 from roost.sandboxes.pool.notes import Notes
 
-_PART: Final = 32 * 1024**2
 _LOOKED_FOR: Final = (
     1024**2
 )  # bytes from which on it is worth asking whether a file is there already
@@ -67,6 +66,10 @@ class Rented:
 
     async def took_a_turn(self) -> None:
         """The same, and the agent knows what was lost before. :raises SandboxFailed: that cannot be noted"""
+        await self._note(is_changed=False, is_told=True)
+
+    async def is_rescued(self) -> None:
+        """The files of the one before were fetched. :raises SandboxFailed: that cannot be noted"""
         await self._note(is_changed=False, is_told=True)
 
     async def _note(self, *, is_changed: bool, is_told: bool = False) -> None:
@@ -147,7 +150,7 @@ class PoolSandbox:
             await anyio.to_thread.run_sync(transfer.pack, wanted, file)
             file.seek(0)
             parts: list[str] = []
-            while data := file.read(_PART):
+            while data := file.read(transfer.PART):
                 parts.append(f"up-{len(parts)}")
                 await self._link.put_file(parts[-1], data)
         kept = [each for each in self._places if each.comes_back]
@@ -323,7 +326,7 @@ class PoolSandbox:
             told = await self.ask("pack", number=number)
             try:
                 received = transfer.Received(kept, self._plan.limits.disk_bytes)
-                parts = _checked(told["parts"], received.most)
+                parts = transfer.checked_parts(told["parts"], received.most)
                 with tempfile.TemporaryFile() as file:
                     for name, size, check in parts:
                         file.write(await self._link.file(name, size, check))
@@ -370,18 +373,3 @@ class PoolSandbox:
     def close(self) -> None:
         """Let go of the link, whatever has become of the sandbox: it outlives being cancelled."""
         self._link.close("the sandbox is closed")
-
-
-def _checked(told: list[Any], most: int) -> list[tuple[str, int, int]]:
-    """The parts of an archive, if they can be those of files that the disk has room for.
-
-    :raises SandboxFailed: they cannot :raises ValueError: :raises TypeError: they are none
-    """
-    parts = [(str(name), int(size), int(check)) for name, size, check in told]
-    if not all(0 < size <= _PART for _, size, _ in parts):
-        raise SandboxFailed("the container's files are in parts that cannot be")
-    if len({name for name, _, _ in parts}) != len(parts):
-        raise SandboxFailed("the container's files have a part twice")
-    if sum(size for _, size, _ in parts) > most + _PART:
-        raise SandboxFailed("the container's files are over the limit of the disk")
-    return parts

@@ -39,6 +39,8 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_
 _SMALLEST_HOLE: Final = 64 * 1024
 _MOST: Final = 64 * 1024**3
 _MOST_MEMBERS: Final = 1_000_000
+PART: Final = 32 * 1024**2
+"""Bytes of an archive in one file."""
 _PIECE: Final = 1024 * 1024
 _MOST_CLOSED: Final = 100_000  # directories whose modes have to wait until all is in them
 _LONGEST_HEADER: Final = 64 * 1024  # bytes: a path, or what a link leads to
@@ -228,6 +230,21 @@ def _data_in(file: int, status: os.stat_result) -> list[tuple[int, int]]:
     while len(found := list(extents(file, size, smallest))) > _MOST_PIECES:
         smallest *= 4
     return found
+
+
+def checked_parts(told: list[Any], most: int) -> list[tuple[str, int, int]]:
+    """The parts of an archive, if they can be those of files that the disk has room for.
+
+    :raises SandboxFailed: they cannot :raises ValueError: :raises TypeError: they are none
+    """
+    parts = [(str(name), int(size), int(check)) for name, size, check in told]
+    if not all(0 < size <= PART for _, size, _ in parts):
+        raise SandboxFailed("the container's files are in parts that cannot be")
+    if len({name for name, _, _ in parts}) != len(parts):
+        raise SandboxFailed("the container's files have a part twice")
+    if sum(size for _, size, _ in parts) > most + PART:
+        raise SandboxFailed("the container's files are over the limit of the disk")
+    return parts
 
 
 class Received:
