@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import expect
 from tests.gateway.talk import Api
 from tests.journeys.chat import SLOW, Chat, bash, close_clients, printed, said, script
 from tests.pool.pool_server import make_pool
 from tests.pool.sandbox_pool import POOL, SECRET
 from tests.pool.stocked import planted
+from tests.web.person import Person, chromium
 
 from roost.testing.live import LiveServer
 
@@ -79,6 +81,25 @@ def test_a_session_of_a_deployment_goes_on_by_websocket(server: LiveServer) -> N
             e["content"][0]["text"].strip() for e in events if e["type"] == "agent.tool_result"
         ]
     assert (spoken, outputs) == (["made", "read"], ["/workspace", "one"])
+
+
+def test_somebody_chats_in_the_app_with_an_agent_in_the_pool(server: LiveServer) -> None:
+    with chromium() as browser:
+        person = Person("in a pool", browser, server)
+        is_content = False
+        try:
+            person.log_in()
+            person.enter_session("In a pool")
+            person.say(script(bash("echo one >note.txt; pwd"), {"text": "I noted it."}))
+            person.hears("I noted it.")
+            person.waits_until("Idle")
+            person.log.get_by_role("button", name="bash").click()
+            person.sees("/workspace")
+            person.page.get_by_role("tab", name="Files").click()
+            expect(person.page.get_by_text("note.txt")).to_be_visible()
+            is_content = True
+        finally:
+            person.leave(content=is_content)
 
 
 @pytest.mark.chaos

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from tests.parts import need
-from tests.web.person import Person
+from playwright.sync_api import Browser
+from tests.web.person import Person, chromium
 
 from roost.testing.live import LiveServer
-
-_QUIET = [
-    "--no-sandbox",  # tests may run as root
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    need("chromium", chromium, "scripts/install-test-parts chromium")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=_QUIET)
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 _FAILED = pytest.StashKey[bool]()

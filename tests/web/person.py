@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anthropic
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
+from tests.parts import need
 
 from roost.testing.live import LiveServer
 
@@ -16,8 +20,27 @@ SHOTS = Path(os.environ.get("ROOST_TEST_SHOTS", ".tools/screenshots"))
 # A page whose server is killed says so in the console; nothing in the page can prevent that.
 _OF_A_LOST_SERVER = re.compile("ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|WebSocket connection")
 
+_QUIET = [
+    "--no-sandbox",  # tests may run as root
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 _PATIENCE = 240_000  # milliseconds: a busy machine is slow, not wrong
 expect.set_options(timeout=_PATIENCE)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser, where there is one; else the test is skipped."""
+    found = shutil.which("chromium")
+    need("chromium", found, "scripts/install-test-parts chromium")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=_QUIET)
+        yield launched
+        launched.close()
 
 
 class Person:
