@@ -32,7 +32,7 @@ from roost.ports.away_sandbox import AwaySandbox
 from roost.ports.sandbox_provider import Endpoint, LocalVolume, Mount, Plan, UnixAddress
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.choice import chosen
-from roost.sandboxes.pool import provider
+from roost.sandboxes.pool import link, provider
 from roost.sandboxes.pool.notes import Notes
 from roost.testing.sandbox_contract import SandboxContract
 from roost.testing.sandbox_contract.apart import ApartContract
@@ -163,9 +163,10 @@ async def test_a_container_that_is_replaced_ends_its_commands_and_not_the_sessio
 
 
 async def test_neither_an_older_lease_nor_a_sweep_ends_the_container_of_a_newer_one(
-    pool: SandboxPool, tmp_path: Path
+    pool: SandboxPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is on a node of its own, and they know the container by one identifier."""
+    monkeypatch.setattr(link, "_WAIT", 0.2)
     first, second, third = (pool.provider(node=f"node-{number}") for number in range(3))
     given = plan_in(tmp_path)
     is_open, close, is_closed = anyio.Event(), anyio.Event(), anyio.Event()
@@ -198,9 +199,10 @@ async def test_neither_an_older_lease_nor_a_sweep_ends_the_container_of_a_newer_
 
 
 async def test_the_files_of_a_turn_that_its_server_did_not_survive_are_fetched(
-    pool: SandboxPool, tmp_path: Path
+    pool: SandboxPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server starts again and sweeps, and the session goes on: with what is still in the container."""
+    monkeypatch.setattr(link, "_WAIT", 0.2)
     made = pool.provider(node="node-cut")
     given = plan_in(tmp_path)
     (given.home.path / "removed").write_text("x")

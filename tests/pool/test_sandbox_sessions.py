@@ -96,7 +96,7 @@ def test_somebody_chats_in_the_app_with_an_agent_in_the_pool(server: LiveServer)
             person.log.get_by_role("button", name="bash").click()
             person.sees("/workspace")
             person.page.get_by_role("tab", name="Files").click()
-            expect(person.page.get_by_text("note.txt")).to_be_visible()
+            expect(person.page.get_by_role("link", name="note.txt")).to_be_visible()
             is_content = True
         finally:
             person.leave(content=is_content)
