@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.engines import IMAGE, LiveEngine, rootfs
 from tests.hostile.probed_sandbox import (
     ENVIRON,
@@ -31,12 +32,14 @@ from tests.hostile.probed_sandbox import (
 from roost.domain import packages
 from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.packages import LayersKept, PlanBuild
+from roost.ports.sandbox import Sandbox
 from roost.ports.sandbox_provider import (
     SYSTEM_CERTIFICATES,
     Mount,
     Plan,
     SandboxLimits,
     SandboxProvider,
+    Volume,
 )
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.engine import LABEL, PLACE, Engine
@@ -72,6 +75,36 @@ KNOWN = {
 }
 
 
+# What they find besides where packages are installed.
+OF_A_BUILD = {
+    "fs.write_system": (
+        r"\[('/(etc|dev|run|home|proc)?'(, )?)+\]",
+        "root writes to its own container; nothing can be made in /proc",
+    ),
+    "id.become_another": (
+        r"\[('set(uid|gid|euid|egid)\(\d+\)', )+'setgroups'\]",
+        "users of its own container, as packages have them",
+    ),
+    "id.capabilities": (
+        r"\[('Cap(Eff|Prm|Bnd) 00000000000000db'(, )?)+\]",
+        "over the owners and modes of its own files, and to become these users",
+    ),
+}
+
+
+async def probed(sandbox: Sandbox, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What each probe finds inside."""
+    process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])
+    await process.send(json.dumps(facts).encode())
+    await process.close_input()
+    code, output, errors = await finish(process)
+    assert code == 0, errors.decode()
+    found: dict[str, Any] = json.loads(output)
+    assert len(found) >= 50
+    assert {got["verdict"] for got in found.values()} <= {"blocked", "info", "open"}
+    return found
+
+
 class EngineKit(Kit):
     """A subclass says which engine it is."""
 
@@ -80,18 +113,18 @@ class EngineKit(Kit):
         """The engine under test."""
         raise NotImplementedError
 
-
-class HostileContract(EngineKit):
-    """Nothing gets out. `known` is what probes find in this engine, and why it does no harm."""
-
-    known: ClassVar[Mapping[str, tuple[str, str]]] = KNOWN
-
     @pytest.fixture
     def open_folder(self) -> Generator[Path, None, None]:
         """A folder everybody can get to: nothing but the sandbox is in the way."""
         with tempfile.TemporaryDirectory(prefix="hostile-") as name:
             Path(name).chmod(0o755)
             yield Path(name)
+
+
+class HostileContract(EngineKit):
+    """Nothing gets out. `known` is what probes find in this engine, and why it does no harm."""
+
+    known: ClassVar[Mapping[str, tuple[str, str]]] = KNOWN
 
     async def test_every_probe_is_blocked_or_finds_what_is_known(
         self,
@@ -105,17 +138,10 @@ class HostileContract(EngineKit):
         keep_record(given.home.path)
         with things_outside(open_folder) as facts:
             async with provider.open(given) as sandbox:
-                process = await sandbox.spawn(["python3", "-m", "roost.testing.probes.inside"])
-                await process.send(json.dumps(facts).encode())
-                await process.close_input()
-                code, output, errors = await finish(process)
-        assert code == 0, errors.decode()
-        found = json.loads(output)
-        assert len(found) >= 50
+                found = await probed(sandbox, facts)
         opened = {name: got["detail"] for name, got in found.items() if got["verdict"] == "open"}
         expected = {name: self.known.get(name, ("nothing",))[0] for name in opened}
         assert [n for n, detail in opened.items() if not re.fullmatch(expected[n], detail)] == []
-        assert {got["verdict"] for got in found.values()} <= {"blocked", "info", "open"}
 
     async def test_what_is_linked_to_from_a_workspace_is_not_given_away(
         self, provider: SandboxProvider, plan: Plans, open_folder: Path
@@ -405,6 +431,47 @@ class ContainerLayers(EngineKit):
             assert (await shell(sandbox, f"{INSTALL}; ls /usr/local")).output == b"bin\n"
         await layered.collect(LayersKept(days=-1))
         assert await Engine(engine.socket).sandboxes() == []
+
+    async def test_probes_find_nothing_in_a_build_but_what_is_root_s_in_its_own_container(
+        self, layered: DockerProvider, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("ROOST_TEST_SECRET", SECRET)
+
+        def plan(layer: str, volume: Volume) -> Plan:
+            keep_record(volume.path)
+            shown = {"mounts": [Mount(PROBES, INSIDE)], "hidden": [".claude"], "environ": ENVIRON}
+            return replace(build_plan()(layer, volume), **shown)
+
+        found: dict[str, Any] = {}
+        with things_outside(open_folder) as facts, pytest.raises(ValueError, match="no layer"):
+            async with layered.building(WANTED, plan) as sandbox:
+                assert sandbox is not None
+                found = await probed(sandbox, facts)
+                raise ValueError("no layer is to be made of it")
+        opened = {name: got["detail"] for name, got in found.items() if got["verdict"] == "open"}
+        known = {**KNOWN, **OF_A_BUILD}
+        expected = {name: known.get(name, ("nothing",))[0] for name in opened}
+        strange = {n: d for n, d in opened.items() if not re.fullmatch(expected[n], d)}
+        assert strange == {}
+
+    async def test_volumes_of_an_image_are_in_memory_and_limited(
+        self, engine: LiveEngine, plan: Plans, tmp_path: Path
+    ) -> None:
+        context = io.BytesIO()
+        with tarfile.open(fileobj=context, mode="w") as tar:
+            lines = f"FROM {IMAGE}\nVOLUME /data /workspace\n".encode()
+            entry = tarfile.TarInfo("Dockerfile")
+            entry.size = len(lines)
+            tar.addfile(entry, io.BytesIO(lines))
+        async for _ in Engine(engine.socket).build(context.getvalue(), "roost-volumes", {}):
+            pass
+        given = DockerProvider(socket=engine.socket, image="roost-volumes", data=tmp_path / "data")
+        limits = SandboxLimits(tmp_bytes=8 * 1024**2)
+        async with given.open(plan(limits=limits)) as sandbox:
+            fill = "head -c 9000000 /dev/zero >/data/f; stat -c %s /data/f; echo x >kept"
+            done = await shell(sandbox, fill)
+            assert int(done.output) <= 8 * 1024**2, done
+        assert (plan().workspace.path / "kept").read_text() == "x\n"
 
     async def _killed(self, engine: LiveEngine, data: Path) -> None:
         command = [sys.executable, "-c", _KILLED, str(engine.socket), IMAGE, str(data)]

@@ -108,6 +108,9 @@ class BuildingProvider(FakeProvider):
         yield BuildSandbox(Installing(self._said, self._code, self.may_end))
         self.there = True
 
+    async def takes_room_in(self) -> list[Path]:
+        return [Path("/"), Path("/build")]
+
     async def collect(self, kept: LayersKept) -> int:
         self.collected += 1
         return self.taken
@@ -433,10 +436,13 @@ async def until(is_so: Callable[[], bool]) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_nothing_is_built_on_a_full_disk(tmp_path: Path):
+async def test_nothing_is_built_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     provider = BuildingProvider()
-    async with layers_of(provider, tmp_path, folder=tmp_path, least_free=1 << 62) as layers:
-        with pytest.raises(PackagesFailed, match=r"fewer than .* bytes free"):
+    monkeypatch.setattr(
+        "roost.core.sandbox.packages.disk.free", {Path("/"): 9, Path("/build"): 4}.get
+    )
+    async with layers_of(provider, tmp_path, least_free=5) as layers:
+        with pytest.raises(PackagesFailed, match="fewer than 5 bytes free"):
             await layers._ready(TENANT, ENVIRONMENT, provider, None, _nothing)  # type: ignore[arg-type]
     assert provider.builds == []
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from roost.errors import SandboxUnavailable
-from roost.ports.sandbox_provider import LocalVolume, Plan
+from roost.ports.sandbox_provider import LocalVolume, Mount, Plan
 from roost.sandboxes.docker import DockerProvider
 from roost.sandboxes.docker.engine import LABEL, PLACE
+from roost.sandboxes.docker.recipe import uncounted
 from roost.sandboxes.docker.wire import EngineRefused
 
 
@@ -49,6 +50,31 @@ async def test_only_certificates_of_images_that_were_used_lately_are_kept(
     assert looked.count("id-usual") == 1
     assert len(looked) == 41
     assert len(given._certificates) == 8
+
+
+def test_volumes_of_an_image_are_covered_or_refused(tmp_path: Path):
+    home, room = LocalVolume(tmp_path), Mount(tmp_path, "/srv/room", writable=True)
+    plan = Plan(session_id="s", generation=1, home=home, workspace=home, mounts=[room])
+    ours = ["/home/sandbox", "/workspace/", "//tmp", "/srv/room"]
+    assert uncounted(plan, [*ours, "/var/lib/data/", "opt"]) == ["/var/lib/data", "/opt"]
+    for inner in ("/workspace/data", "/home/sandbox/x", "/srv/room/../room/x"):
+        with pytest.raises(SandboxUnavailable, match="has a volume at /"):
+            uncounted(plan, [inner])
+
+
+async def test_builds_take_room_where_the_engine_keeps_its_images(
+    given: DockerProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said: dict[str, Any] = {"DockerRootDir": str(tmp_path)}
+
+    async def ask(*_: object) -> Any:
+        return said
+
+    monkeypatch.setattr("roost.sandboxes.docker.engine.ask", ask)
+    assert await given.takes_room_in() == [tmp_path, tmp_path]
+    for elsewhere in ("/no/such/directory", ""):
+        said["DockerRootDir"] = elsewhere
+        assert await given.takes_room_in() == [tmp_path]
 
 
 @pytest.mark.parametrize(

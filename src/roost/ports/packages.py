@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -60,6 +61,10 @@ class PackageProvider(Protocol):
 
         :raises SandboxUnavailable: it cannot be made
         """
+        ...
+
+    async def takes_room_in(self) -> Sequence[Path]:
+        """The directories whose disks a build fills. Called before each. :raises SandboxFailed: nobody can say"""
         ...
 
     async def collect(self, kept: LayersKept) -> int:

@@ -250,7 +250,6 @@ def _packages(settings: Settings) -> PackagePolicy:
             most=settings.package_layers,
             bytes=settings.package_total_disk * 1024**2,
         ),
-        folder=settings.data.absolute(),
         least_free=settings.min_free_disk << 20,
     )
 

@@ -12,7 +12,6 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -55,14 +54,13 @@ class PackagePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator gives to builds, and which layers are `kept`.
 
     `environ` is what package managers are told: mirrors, for example. None is built while fewer than `least_free` bytes
-    are free where `folder` is.
+    are free where layers are kept.
     """
 
     seconds: float = 900.0
     environ: Mapping[str, str] = {}
     limits: SandboxLimits = SandboxLimits()
     kept: LayersKept = LayersKept()
-    folder: Path = Path("/")
     least_free: int = 0
 
 
@@ -309,7 +307,7 @@ class PackageLayers:
             # One at a time for each tenant: however many it asks for, others have a turn. Whoever waits for the
             # same layer has none of the node's turns meanwhile.
             async with self._tenants[tenant], build.turn, self._turns:
-                await self._check_disk()
+                await self._check_disk(provider)
                 await self._check_kept()
                 with anyio.fail_after(self._policy.seconds):
                     await self._install(provider, layer, environment, build)
@@ -332,11 +330,14 @@ class PackageLayers:
         if failure is None:
             await self._collect()  # there may be more than are kept
 
-    async def _check_disk(self) -> None:
-        """:raises PackagesFailed: it is nearly full"""
+    async def _check_disk(self, provider: PackageProvider) -> None:
+        """:raises PackagesFailed: one is nearly full"""
         least = self._policy.least_free
-        if await anyio.to_thread.run_sync(disk.free, self._policy.folder) < least:
-            raise PackagesFailed(f"there are fewer than {least} bytes free on the server's disk")
+        for directory in await provider.takes_room_in():
+            if await anyio.to_thread.run_sync(disk.free, directory) < least:
+                raise PackagesFailed(
+                    f"there are fewer than {least} bytes free on the server's disk"
+                )
 
     async def _check_kept(self) -> None:
         """:raises PackagesFailed: layers that are in use take all that layers may"""

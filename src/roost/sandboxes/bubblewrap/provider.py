@@ -164,6 +164,9 @@ class BubblewrapProvider:
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(root.remove, new)
 
+    async def takes_room_in(self) -> list[Path]:
+        return [self._data]
+
     async def collect(self, kept: LayersKept) -> int:
         layers = self._layers(await self._prepare_ground())
         try:

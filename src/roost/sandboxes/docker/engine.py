@@ -70,6 +70,16 @@ class Engine:
         """Which image has the name now."""
         return str((await ask(self._socket, "GET", f"/images/{quote(name)}/json"))["Id"])
 
+    async def image_volumes(self, name: str) -> list[str]:
+        """Where containers of an image have directories that an engine keeps elsewhere."""
+        found = await self._image(name) or {}
+        return sorted((found.get("Config") or {}).get("Volumes") or ())
+
+    async def kept_in(self) -> Path | None:
+        """Where on this machine it keeps images and containers, if it says so."""
+        root = (await ask(self._socket, "GET", "/info")).get("DockerRootDir")
+        return Path(root) if root else None
+
     async def image_bytes(self, name: str) -> int | None:
         """What an image takes besides the one that it was made of; None if it is not there."""
         found = await self._image(name)

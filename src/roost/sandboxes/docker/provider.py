@@ -227,6 +227,11 @@ class DockerProvider:
                     await (await sandbox.spawn(["/bin/sh", "-c", CLEAN])).wait()
                     await self._layers.keep(layer, sandbox.container, now)
 
+    async def takes_room_in(self) -> list[Path]:
+        with _said_by_engine():
+            root = await self._engine.kept_in()
+        return [self._data, *([root] if root is not None and await _is_there(root) else [])]
+
     async def collect(self, kept: LayersKept) -> int:
         with _said_by_engine():
             return await self._layers.collect(kept)
@@ -293,7 +298,10 @@ class DockerProvider:
             etc = await anyio.to_thread.run_sync(self._name_user, who)
             await self._trust_image(plan, image)
             security = recipe.security(await self._filter())
-            make = partial(recipe.container, plan, who, etc, image, self._runtime, security)
+            volumes = await self._engine.image_volumes(image)
+            make = partial(
+                recipe.container, plan, who, etc, image, self._runtime, security, volumes
+            )
             # Given up half-way, it would leave a container that nobody knows of.
             with anyio.CancelScope(shield=True):
                 running = await self._start(plan, who, make(writable=self._writable))
@@ -386,6 +394,13 @@ class DockerProvider:
             await self._end(sandbox_names.orphaned)
         except EngineRefused as refused:
             raise SandboxFailed(f"cannot sweep containers: {refused}") from refused
+
+
+async def _is_there(path: Path) -> bool:
+    try:
+        return await anyio.Path(path).exists()
+    except PermissionError:
+        return False
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import resource
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from roost.errors import SandboxFailed
+from roost.errors import SandboxFailed, SandboxUnavailable
 from roost.ports.sandbox_provider import SYSTEM_CERTIFICATES, Plan, SandboxLimits
 from roost.sandboxes import sandbox_names
 from roost.sandboxes.bubblewrap.identity import SandboxIdentity
@@ -83,17 +84,18 @@ def container(
     image: str,
     runtime: str | None,
     security: Sequence[str],
+    volumes: Sequence[str],
     *,
     writable: bool,
 ) -> dict[str, Any]:
     """What to create; `etc` holds `EMPTY` and the files that name the user, `security` are the engine's
-    options. `writable`: what is written to its root is its own, and is counted.
+    options, `volumes` the image's. `writable`: what is written to its root is its own, and is counted.
     """
     host = (
         _apart(security)
         | ({"CapAdd": _BUILDER_MAY} if who == BUILDER else {})
         | {"ReadonlyRootfs": not writable}
-        | _limits(plan.limits, who)
+        | _limits(plan.limits, who, uncounted(plan, volumes))
         | {"Mounts": [*_mounts(plan, etc), *_system_files(who, etc)]}
     )
     return {
@@ -109,6 +111,25 @@ def container(
         "Labels": {LABEL: plan.session_id, PLACE: sandbox_names.name_of(plan)},
         "HostConfig": host | ({"Runtime": runtime} if runtime else {}),
     }
+
+
+def uncounted(plan: Plan, volumes: Iterable[str]) -> list[str]:
+    """The volumes of an image that nothing of the plan's covers. What an engine keeps in them is in no limit of the disk
+    and in no layer, so they are in memory, as `/tmp` is.
+
+    :raises SandboxUnavailable: one would be in a directory that the inside can write: an engine that makes a directory
+        there follows links
+    """
+    targets = [HOME, WORKSPACE, *(each.target for each in plan.shown)]
+    found = [path for path in (_plain(each) for each in volumes) if path not in (*targets, *_ROOMS)]
+    for path in found:
+        if any(path.startswith(f"{target}/") for target in targets):
+            raise SandboxUnavailable(f"the image has a volume at {path}, where there can be none")
+    return found
+
+
+def _plain(path: str) -> str:
+    return posixpath.normpath(f"/{path}").replace("//", "/")
 
 
 def security(seccomp: str | Path) -> list[str]:
@@ -224,7 +245,7 @@ def _bind(source: Path, target: str, *, writable: bool = True) -> dict[str, Any]
     }
 
 
-def _limits(limits: SandboxLimits, who: SandboxIdentity) -> dict[str, Any]:
+def _limits(limits: SandboxLimits, who: SandboxIdentity, volumes: Sequence[str]) -> dict[str, Any]:
     room = _ROOM if who.dropped else 0  # else the uid is not its own, and only the engine counts
     size = f",size={limits.tmp_bytes}" if limits.tmp_bytes else ""
     return {
@@ -233,7 +254,7 @@ def _limits(limits: SandboxLimits, who: SandboxIdentity) -> dict[str, Any]:
         "PidsLimit": limits.processes + room if limits.processes else -1,
         "NanoCpus": int(limits.cpus * 1e9),
         "ShmSize": _SHARED_MEMORY_BYTES,
-        "Tmpfs": dict.fromkeys(_ROOMS, f"rw,exec,nosuid,nodev,mode=1777{size}"),
+        "Tmpfs": dict.fromkeys([*_ROOMS, *volumes], f"rw,exec,nosuid,nodev,mode=1777{size}"),
         "Ulimits": _ulimits(limits),
     }
 
