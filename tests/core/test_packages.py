@@ -299,7 +299,7 @@ async def test_a_session_has_its_environment_s_image_with_the_packages_or_waits(
 async def test_a_session_goes_on_by_itself_once_its_environment_s_image_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ):
-    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.sandbox.available._LOOK_AGAIN", 0.05)
     monkeypatch.setattr("roost.core.work.failures._PAUSES", (0.01,))
     environment, provider = OneEnvironment({"metadata": {"roost.image": "rust"}}), OfferingImages()
     if missing == "of the engine's":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -351,7 +351,7 @@ async def test_a_new_sandbox_has_spent_what_the_ones_before_it_have(tmp_path: Pa
 async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.sandbox.available._LOOK_AGAIN", 0.05)
     provider = FakeProvider(available=False)
     async with sandboxed_node(tmp_path, provider) as roost:
         session = await roost.session(message("Hello?"), harness="in-sandbox")
@@ -366,6 +366,39 @@ async def test_where_there_is_no_room_the_input_waits_and_goes_on_by_itself(
         entries = await roost.until(session, "session.status_idle")
         assert types(entries).count("session.error") == 1
         assert len(texts(entries)) == 1
+
+
+class LazyHarness(SandboxedHarness):
+    """Its sandbox is opened by its first command."""
+
+    profile = replace(IN_SANDBOX, on_demand=True)
+
+    @asynccontextmanager
+    async def open(self, brief: Brief) -> AsyncGenerator[Conversation, None]:
+        assert brief.sandbox is not None
+        with suppress(NotImplementedError):  # the fake one runs nothing
+            await brief.sandbox.spawn(["true"])
+        async with super().open(brief) as conversation:
+            yield conversation
+
+
+async def test_whoever_needs_its_sandbox_later_waits_for_it_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("roost.core.sandbox.available._LOOK_AGAIN", 0.05)
+    provider = FakeProvider(available=False)
+    async with sandboxed_node(tmp_path, provider, harness_class=LazyHarness) as roost:
+        session = await roost.session(message("Hello?"), harness="in-sandbox")
+        await roost.until(session, "session.error")
+        await anyio.sleep(0.2)  # it looks again, and does not give up
+        assert provider.plans == []
+        provider.available = True
+        entries = await roost.until(session, "session.status_idle")
+    (error,) = [entry.fields["error"] for entry in entries if entry.type == "session.error"]
+    assert error["message"] == "no sandbox is free. Start one."
+    assert error["retry_status"] == {"type": "retrying"}
+    assert len(texts(entries)) == 1
+    assert len(provider.plans) == 1
 
 
 async def test_a_room_that_is_gone_when_it_is_opened_is_asked_for_again(

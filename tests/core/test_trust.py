@@ -14,7 +14,7 @@ from tests.core.test_sandboxes import FakeEgress, FakeProvider, SandboxedHarness
 
 from roost.core.sandbox.offered import OfferedSandboxes
 from roost.core.sessions.trust import Trust
-from roost.domain.events import Entry
+from roost.domain.events import Draft, Entry
 from roost.domain.session import Lease, Session, Spec, State, TrustLevel
 from roost.errors import Forbidden, InvalidRequest, SandboxUnavailable
 from roost.ids import mint
@@ -217,7 +217,7 @@ async def test_a_mount_scope_shows_the_vault_without_what_sessions_have(tmp_path
 async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: TrustLevel
 ):
-    monkeypatch.setattr("roost.core.work.starter._LOOK_AGAIN", 0.05)
+    monkeypatch.setattr("roost.core.sandbox.available._LOOK_AGAIN", 0.05)
     async with manor(tmp_path) as (roost, server):
         server.levels.remove(level)
         session = await begun(roost, trust_level=level)
@@ -238,9 +238,10 @@ async def test_a_level_that_is_no_longer_offered_waits_and_goes_on_when_it_is(
 
 
 @pytest.mark.parametrize("lost", ["level", "kind", "vault"])
-async def test_a_sandbox_that_is_opened_on_demand_is_refused_like_any_other(
-    tmp_path: Path, lost: str
+async def test_a_sandbox_that_is_opened_on_demand_is_waited_for_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ):
+    monkeypatch.setattr("roost.core.sandbox.available._LOOK_AGAIN", 0.01)
     server = TwoProviders(OneEnvironment(), tmp_path / "vault", list(EVERY))
     fields: dict[str, Any] = {"trust_level": "full"}
     if lost == "level":
@@ -255,11 +256,19 @@ async def test_a_sandbox_that_is_opened_on_demand_is_refused_like_any_other(
     session = Session(id="sesn_1", tenant=TENANT, spec=spec(**fields), state=state, **times)
     brief = Brief(session, empty_history, StartMode.FRESH)
     harness, lease = SandboxedHarness(None), Lease(session.id, "node", 1)
-    opening = server.sandboxes.open(lease, brief, harness, CollectedReports(), None)
-    async with opening as ready:
-        assert ready.sandbox is not None
-        with pytest.raises(SandboxUnavailable):
-            await ready.sandbox.spawn(["true"])
+    reports = CollectedReports()
+    opening = server.sandboxes.open(lease, brief, harness, reports, None)
+    with anyio.fail_after(60):
+        async with opening as ready, anyio.create_task_group() as tasks:
+            assert ready.sandbox is not None
+            tasks.start_soon(ready.sandbox.spawn, ["true"])
+            while not reports.told:  # noqa: ASYNC110 - nobody notifies of it
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.1)  # it looks again
+            tasks.cancel_scope.cancel()  # and is closed while it waits
+    [said] = reports.told
+    assert isinstance(said, Draft)
+    assert b'"sandbox_unavailable"' in said.body
     assert not server.docker.plans and not server.bubblewrap.plans and not server.host.plans
 
 

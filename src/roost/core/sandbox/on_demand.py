@@ -26,6 +26,8 @@ async def on_demand(ready: Ready, opening: anyio.Semaphore) -> AsyncGenerator[Sa
             tasks.start_soon(sandbox.hold)
             yield sandbox
             sandbox.over()
+            if not sandbox.is_open:  # nobody waits for what it lacks any more
+                tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:  # callers look for their own errors, not for groups
         raise group.exceptions[0] from None
 
@@ -69,6 +71,11 @@ class OnDemandSandbox:
         """Kill everything inside the sandbox, if there is one."""
         if self._sandbox is not None:
             await self._sandbox.stop()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a sandbox."""
+        return self._sandbox is not None
 
     async def _asked_for(self) -> Sandbox:
         async with self._asking:

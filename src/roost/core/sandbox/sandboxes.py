@@ -16,6 +16,7 @@ from typing import Final
 import anyio
 from msgspec.structs import replace
 
+from roost.core.sandbox.available import once_available
 from roost.core.sandbox.belongings import SessionBelongings
 from roost.core.sandbox.clones import cloned
 from roost.core.sandbox.loopback import with_ports
@@ -28,6 +29,7 @@ from roost.core.sandbox.running import RunningSandboxes
 from roost.core.sandbox.session_files import SessionFiles
 from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session
+from roost.ports.drafts import trouble
 from roost.ports.egress import Egress, OpenGrant
 from roost.ports.harness import Brief, Harness
 from roost.ports.sandbox import Sandbox
@@ -124,7 +126,13 @@ class Sandboxes:
             )
 
     async def _ready(self, session: Session, reports: SandboxReports, placed: _Placed) -> Open:
-        return partial(placed, await self.system(session, reports.lacks))
+        """How to open it, once it can be had and its packages are there."""
+
+        async def tell(code: str, text: str) -> None:
+            await reports.lacks(trouble(code, text, "retrying"))
+
+        look = partial(self.system, session, reports.lacks)
+        return partial(placed, await once_available(look, tell, anyio.sleep))
 
     @asynccontextmanager
     async def _placed(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
 
 from msgspec.structs import replace
 
 from roost.core.concurrency import alongside
+from roost.core.sandbox.available import once_available
 from roost.core.sandbox.budgets import Budgets
 from roost.core.sandbox.planner import SandboxSystem
 from roost.core.sandbox.reports import LoggedReports, OnLack
@@ -24,15 +24,12 @@ from roost.core.work.prestart import Prestart
 from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
 from roost.domain.session import Lease, Session
-from roost.errors import HarnessUnavailable, SandboxUnavailable
+from roost.errors import HarnessUnavailable
 from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
 from roost.ports.sessions import Sessions
-
-_LOOK_AGAIN: Final = 5.0  # seconds between two tries to have a sandbox
-_TOLD: Final = 5  # reasons, of one wait: an engine may have a new one each time
 
 
 class AgentStarter:
@@ -109,19 +106,18 @@ class AgentStarter:
         """Wait until what it needs is there, and say what system that is. Whoever follows the session is told
         what is missing.
         """
-        said: set[str] = set()
         waits = partial(self.limit.end, session.id)  # others need not wait with it
         with self._notifier.subscribe(inbox(session.id)) as subscription:
-            while True:
-                try:
-                    return await self._sandboxes.system(session, say, waits)
-                except SandboxUnavailable as missing:
-                    text = f"{missing.message}. {missing.hint or ''}".strip()
-                    if text not in said and len(said) < _TOLD:
-                        said.add(text)
-                        await log.fail(Trouble(missing.code, text, "retrying"))
-                    waits()
-                await subscription.until_notified(_LOOK_AGAIN)
+
+            async def tell(code: str, text: str) -> None:
+                await log.fail(Trouble(code, text, "retrying"))
+
+            async def pause(seconds: float) -> None:
+                waits()
+                await subscription.until_notified(seconds)
+
+            look = partial(self._sandboxes.system, session, say, waits)
+            return await once_available(look, tell, pause)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()
