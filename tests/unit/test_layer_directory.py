@@ -105,3 +105,14 @@ def test_a_layer_that_is_gone_or_was_used_since_is_not_removed(tmp_path: Path):
     assert locks.known() == [], "nor is it counted again"
     assert locks.count(layer, 6).bytes == 6
     assert locks.known() == []
+
+
+def test_what_a_power_cut_leaves_of_a_count_is_counted_again(tmp_path: Path):
+    locks = LayerDirectory(tmp_path)
+    locks.touch("layer")
+    (tmp_path / "layer.lock").write_bytes(b"\0\0\0\0")
+    [layer] = locks.known()
+    assert layer.bytes is None
+    for taken in (12_345, 6):
+        locks.count(layer, taken)
+        assert [each.bytes for each in locks.known()] == [taken]

@@ -48,6 +48,11 @@ async def test_it_is_limited_once_bwrap_has_told_of_it_and_then_goes_on(
         assert resource.prlimit(process.pid, resource.RLIMIT_NPROC) == (32, 32)
         assert go_on(launch) == b"\n"
 
+        process._sandbox.token = "roost-another"
+        await process.limit(16)
+        assert resource.prlimit(process.pid, resource.RLIMIT_NPROC) == (32, 32)
+        assert go_on(launch) == b"", "nothing goes on without its limit"
+
         def refused(*_: object) -> None:
             raise PermissionError("not allowed")
 

@@ -155,6 +155,7 @@ class LayerDirectory:
         with suppress(FileNotFoundError):
             with self._lock(layer.name).open("r+") as lock:
                 lock.write(f"{taken}\n")
+                lock.truncate()
             os.utime(self._lock(layer.name), ns=(layer.used, layer.used))
         return layer._replace(bytes=taken)
 
@@ -176,10 +177,12 @@ class LayerDirectory:
 
 
 def _known(lock: Path) -> KnownLayer | None:
-    """None if it was removed just now."""
+    """None if it was removed just now. A power cut may leave anything in it: then its layer is counted again."""
     try:
-        taken = lock.read_text().strip()
-        return KnownLayer(lock.stem, lock.stat().st_mtime_ns, int(taken) if taken else None)
+        taken = lock.read_bytes().strip()
+        return KnownLayer(
+            lock.stem, lock.stat().st_mtime_ns, int(taken) if taken.isdigit() else None
+        )
     except FileNotFoundError:
         return None
 

@@ -66,8 +66,9 @@ class BubblewrapProcess(PipedProcess):
         try:
             _, hard = resource.prlimit(first, resource.RLIMIT_NPROC)
             most = processes if hard == resource.RLIM_INFINITY else min(processes, hard)
-            if _is_marked(first, self._sandbox.token):
-                resource.prlimit(first, resource.RLIMIT_NPROC, (most, most))
+            if not _is_marked(first, self._sandbox.token):
+                return  # it is gone, and perhaps another has its number; it is not let go
+            resource.prlimit(first, resource.RLIMIT_NPROC, (most, most))
         except ProcessLookupError:
             return
         except OSError as error:
