@@ -13,6 +13,7 @@ import tempfile
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -370,11 +371,12 @@ async def played(
 def cancelling(guarded: Callable[..., Awaitable[None]], told: History) -> Callable[..., Any]:
     """Serves a connection; cancelled where the step that made it says."""
 
-    async def serve(handler: host.Handler, stream: UnixStream, session_id: str) -> None:
-        step = told.cancels.pop(stream._socket.getpeername())
+    async def serve(served: partial[Awaitable[None]], session_id: str) -> None:
+        (stream,) = served.args
+        step = told.cancels.pop(stream.raw.getpeername())
 
         async def work() -> None:
-            await guarded(handler, stream, session_id)
+            await guarded(served, session_id)
 
         if step:
             await cancelled_at_step(work, step)

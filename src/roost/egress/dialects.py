@@ -145,9 +145,8 @@ class ModelRules:
                 "that is not one of the model's operations served here",
                 reason="path_not_allowed",
             )
-        carried = [
-            (name, value) for name, value in headers if _carried.fullmatch(name.decode().lower())
-        ]
+        named = ((name.lower(), value) for name, value in headers)
+        carried = [(name, value) for name, value in named if _carried.fullmatch(name.decode())]
         return ModelRequest(method.decode(), target.removeprefix(self._prefix), carried)
 
     def whole(self, ask: ModelRequest, body: bytes | bytearray) -> ModelRequest:

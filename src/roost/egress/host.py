@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -36,7 +37,7 @@ from roost.egress.inside import (
 )
 from roost.egress.loopback import LocalServer, for_own_user, local_servers
 from roost.egress.mcp import McpProxy
-from roost.egress.model import ModelProxy
+from roost.egress.model import ModelProxy, Work
 from roost.egress.network import NetworkProxy
 from roost.egress.options import EgressOptions, ModelUpstream
 from roost.egress.outbound import RestrictedHttp
@@ -128,7 +129,7 @@ class HostEgress:
         connections = UpstreamConnections(bounds, self._dialer, most)
         own = SessionSubstitutions(grant.session_id, grant.substitutions, bounds.callback_seconds)
         routes = self._routes(grant, connections)
-        handlers = self._handlers(grant, routes, connections, own, local)
+        handlers, model = self._handlers(grant, routes, connections, own, local)
         files: dict[str, bytes] = {}
         if paths := files_of(grant.substitutions, handlers):
             files = await anyio.to_thread.run_sync(_files, own, paths)
@@ -153,6 +154,9 @@ class HostEgress:
                 grant.substitutions,
                 unreachable(grant.substitutions, grant.networking, packages),
                 upstream=None if routes is None else routes.usual.upstream,
+                ask_model=None
+                if model is None
+                else partial(model.ask, listeners[MODEL_SOCKET].begin),
             )
         finally:
             await opened.end()
@@ -195,14 +199,15 @@ class HostEgress:
         connections: UpstreamConnections,
         substitutions: SessionSubstitutions,
         local: Mapping[str, LocalServer],
-    ) -> dict[str, Handler]:
-        """Who serves each socket, by its path inside."""
+    ) -> tuple[dict[str, Handler], ModelProxy | None]:
+        """Who serves each socket, by its path inside; and who of them asks the model."""
         bounds = self._options.bounds
         reports = Reports(grant, bounds.callback_seconds)
         held = HeldBytes(bounds.held_bytes, of=self._held)
         handlers: dict[str, Handler] = {}
-        if routes is not None:
-            handlers[MODEL_SOCKET] = ModelProxy(grant, routes, reports, bounds, held).serve
+        model = None if routes is None else ModelProxy(grant, routes, reports, bounds, held)
+        if model is not None:
+            handlers[MODEL_SOCKET] = model.serve
         if grant.networking.kind != "none":
             network = NetworkProxy(
                 grant.networking, self._dialer, reports, self._options, substitutions, held
@@ -215,7 +220,7 @@ class HostEgress:
             at, holds = local[server.url], None if grant.on_host else rules
             proxy = McpProxy(server, at, connections, holds, reports, bounds, held)
             handlers[path] = proxy.serve
-        return handlers
+        return handlers, model
 
     async def _serve(
         self,
@@ -276,7 +281,7 @@ class _Listener:
             await anyio.wait_readable(bound)  # before a slot is taken: others may need it
             await self._slots.acquire()
             try:
-                self._tasks.start_soon(self._carry, await accept(bound))
+                self._tasks.start_soon(self._carry, partial(self._serve, await accept(bound)))
             except OSError:
                 # No descriptor is left, or the client is gone already: both pass.
                 self._slots.release()
@@ -284,16 +289,25 @@ class _Listener:
 
     async def take(self, connection: socket.socket) -> None:
         """One that has come to a port of a sandbox. When all is over, it is hung up on."""
+        if not await self.begin(partial(self._serve, UnixStream(connection))):
+            connection.close()
+
+    async def begin(self, work: Work) -> bool:
+        """Do it as one of the connections, when there is room for it. False: all is over."""
         await self._slots.acquire()
         if self.closed:
             self._slots.release()
-            connection.close()
         else:
-            self._tasks.start_soon(self._carry, UnixStream(connection))
+            self._tasks.start_soon(self._carry, work)
+        return not self.closed
 
-    async def _carry(self, stream: ByteStream) -> None:
+    async def _serve(self, stream: ByteStream) -> None:
+        async with stream:
+            await self._handler(stream)
+
+    async def _carry(self, work: Work) -> None:
         try:
-            await _guarded(self._handler, stream, self._session_id)
+            await _guarded(work, self._session_id)
         finally:
             self._slots.release()
 
@@ -327,11 +341,10 @@ def _servers(grant: Grant) -> list[Origin]:
     return [*found.values()][: len(MCP_SOCKETS)]
 
 
-async def _guarded(handler: Handler, stream: ByteStream, session_id: str) -> None:
+async def _guarded(work: Work, session_id: str) -> None:
     """Whatever one connection does, the others go on."""
     try:
-        async with stream:
-            await handler(stream)
+        await work()
     except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
         _log.debug("a connection was cut", extra={"session_id": session_id})
     except Exception:  # noqa: BLE001 - a mistake of ours, found by a client of one session

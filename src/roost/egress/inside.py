@@ -10,7 +10,7 @@ from typing import Final
 from roost.domain.upstream import Upstream
 from roost.egress.dialects import MODEL_SOCKET, Dialect
 from roost.egress.loopback import FIRST_MCP_PORT, LocalServer
-from roost.ports.egress import OpenGrant, Origin, Substitution
+from roost.ports.egress import AskModel, OpenGrant, Origin, Substitution
 from roost.ports.sandbox_provider import Endpoint, Mount, Take, UnixAddress
 
 PROXY_SOCKET: Final = "/run/roost/proxy.sock"
@@ -65,10 +65,12 @@ def open_grant(
     unreachable: Mapping[str, Sequence[str]],
     *,
     upstream: Upstream | None,
+    ask_model: AskModel | None,
 ) -> OpenGrant:
     """The sockets in `directory`, as a sandbox is to see them; `takes`: who serves each, by its path inside.
 
-    `servers` are its MCP servers, by their own URLs. `upstream` is the server of its agent's model.
+    `servers` are its MCP servers, by their own URLs. `upstream` is the server of its agent's model, and `ask_model`
+    asks it.
     """
     environ = dict(dialect.environ)
     if PROXY_SOCKET in takes:
@@ -98,6 +100,7 @@ def open_grant(
         left_out=left_out,
         web_search=upstream is not None and upstream.web_search,
         window=None if upstream is None else upstream.window,
+        ask_model=ask_model,
     )
 
 

@@ -28,7 +28,7 @@ from roost.egress.loopback import LocalServer, with_word, without_word
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
 from roost.egress.upstream import UpstreamAnswer, UpstreamClient, answering
-from roost.egress.wire import Headers, HeldBytes, Holding, Peer, unless_gone
+from roost.egress.wire import Headers, HeldBytes, Holding, Peer
 from roost.ports.egress import Origin
 
 _METHODS: Final = ("POST", "GET", "DELETE")
@@ -88,7 +88,7 @@ class McpProxy:
         self._check_rules()
         with self._held.holding() as holding:
             body = await self._body(peer, request, holding)
-            await unless_gone(peer, partial(self._forward, peer, request, target, body))
+            await peer.unless_gone(partial(self._forward, peer, request, target, body))
 
     def _check_rules(self) -> None:
         host = f"[{self._client.host}]" if ":" in self._client.host else self._client.host

@@ -6,6 +6,7 @@ Each ring adds one thing: `serve` keeps the connection, `_answer` checks, `_paid
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 import anyio
@@ -17,14 +18,17 @@ from msgspec.structs import replace
 
 from roost.domain.usage import Usage
 from roost.egress.dialects import DIALECTS, ModelRequest, ModelRules
+from roost.egress.direct import DirectAnswer, DirectPeer
 from roost.egress.metering import BudgetHold, Meter, Scan, scan_of
 from roost.egress.options import EgressBounds
 from roost.egress.reports import Refusal, Reports
 from roost.egress.routes import ModelRoute, ModelRoutes
 from roost.egress.upstream import answering
-from roost.egress.wire import Headers, HeldBytes, Peer, unless_gone
+from roost.egress.wire import Headers, HeldBytes, Peer
 from roost.ports.egress import Account, Grant
 
+Asker = Peer | DirectPeer
+Work = Callable[[], Awaitable[None]]
 _HUNG_UP = 499
 _FIRST_ERROR = 400
 _FASTEST = 100
@@ -103,22 +107,64 @@ class ModelProxy:
 
     async def serve(self, stream: ByteStream) -> None:
         """Answer the requests on a connection until it ends."""
-        await Peer(stream, self._bounds).serve(self._answer, self._refuse)
+        await Peer(stream, self._bounds).serve(self._asked, self._refuse)
 
-    async def _answer(self, peer: Peer, request: h11.Request) -> None:
-        ask = self._rules.head(request.method, request.target, request.headers)
+    async def ask(
+        self,
+        begin: Callable[[Work], Awaitable[bool]],
+        method: str,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+    ) -> DirectAnswer:
+        """`ports.egress.AskModel`. What begins is to go on beside the connections; if it cannot, all is over."""
+        peer = DirectPeer(body, self._bounds.send_seconds)
+        work = partial(self._answer_directly, peer, method.encode(), target, headers)
+        has_begun = False
+        try:
+            if not (has_begun := await begin(work)):
+                raise ConnectionRefusedError("the session's egress is closed")
+            await peer.answer.begun()
+        except BaseException:
+            peer.answer.give_up()
+            if not has_begun:
+                peer.close()
+            raise
+        return peer.answer
+
+    async def _answer_directly(
+        self,
+        peer: DirectPeer,
+        method: bytes,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        try:
+            await self._answer(peer, method, target, headers)
+        except Refusal as refusal:
+            await self._refuse(peer, refusal)
+        finally:
+            peer.close()
+
+    async def _asked(self, peer: Peer, request: h11.Request) -> None:
+        await self._answer(peer, request.method, request.target, request.headers)
+
+    async def _answer(
+        self, peer: Asker, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]
+    ) -> None:
+        ask = self._rules.head(method, target, headers)
         with self._held.holding() as holding:
             # What arrived is let go of once it is written anew: only that is held until the answer ends.
             body = peer.held_body(holding, self._bounds.body_bytes)
             whole = self._rules.whole(ask, await body)
             await self._paid(peer, whole)
 
-    async def _paid(self, peer: Peer, ask: ModelRequest) -> None:
+    async def _paid(self, peer: Asker, ask: ModelRequest) -> None:
         route = self._routes.of(ask.model)
         hold = await self._admitted(ask)
         exchange = Exchange()
         try:
-            await unless_gone(peer, partial(self._forward, route, peer, ask, exchange))
+            await peer.unless_gone(partial(self._forward, route, peer, ask, exchange))
         finally:
             used = exchange.usage(ask.most)
             self._meter.settle(hold, used)
@@ -145,7 +191,7 @@ class ModelProxy:
             return self._meter.admit(ask.model, ask.most)
 
     async def _forward(
-        self, route: ModelRoute, peer: Peer, ask: ModelRequest, exchange: Exchange
+        self, route: ModelRoute, peer: Asker, ask: ModelRequest, exchange: Exchange
     ) -> None:
         client = route.client
         where = f"{client.host}:{client.port}"
@@ -164,7 +210,7 @@ class ModelProxy:
             refusal.host, refusal.port = client.host, client.port
             raise
 
-    async def _refuse(self, peer: Peer, refusal: Refusal) -> None:
+    async def _refuse(self, peer: Asker, refusal: Refusal) -> None:
         if not refusal.host:
             usual = self._routes.usual.client
             refusal.host, refusal.port = usual.host, usual.port

@@ -30,7 +30,7 @@ from roost.egress.secrets import (
     is_readable,
     put_on,
 )
-from roost.egress.wire import Headers, Peer, end_to_end
+from roost.egress.wire import Headers, end_to_end
 from roost.errors import ModelKeyMissing, RoostError
 from roost.ports.egress import Origin
 
@@ -152,6 +152,19 @@ class UpstreamClient:
             ) from None
 
 
+class Recipient(Protocol):
+    """Whoever gets an answer: at the other end of a connection, or in this process."""
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether its answer has not begun."""
+        ...
+
+    async def send(self, *events: h11.Event) -> None:
+        """The next of it."""
+        ...
+
+
 class StreamFilter(Protocol):
     """Changes a body as it passes, without holding it up."""
 
@@ -173,7 +186,7 @@ class UpstreamAnswer:
 
     async def pass_on(
         self,
-        peer: Peer,
+        peer: Recipient,
         headers: Headers,
         *filters: StreamFilter,
         look: Callable[[bytes], None] = lambda data: None,
@@ -216,7 +229,7 @@ class UpstreamAnswer:
 
 
 @contextmanager
-def answering(peer: Peer, otherwise: str) -> Generator[None, None, None]:
+def answering(peer: Recipient, otherwise: str) -> Generator[None, None, None]:
     """What is done inside answers a request. If the far side fails, the client is told so in these words, or,
     once its answer has begun, sees it cut off. The libraries' own words may quote what they could not send.
 
@@ -226,6 +239,6 @@ def answering(peer: Peer, otherwise: str) -> Generator[None, None, None]:
     try:
         yield
     except (httpx2.TransportError, httpx2.DecodingError, h11.LocalProtocolError):
-        if peer.h11.our_state is h11.SEND_RESPONSE:
+        if peer.is_unanswered:
             raise Refusal(502, otherwise) from None
         raise anyio.BrokenResourceError from None

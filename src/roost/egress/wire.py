@@ -266,7 +266,7 @@ class Peer(HttpStream):
         body, ends = bytearray(), anyio.current_time() + self._bounds.body_seconds
         while (data := await self._part(ends - anyio.current_time())) is not None:
             if len(body) + len(data) > most:
-                raise Refusal(413, f"a request has at most {most} bytes")
+                raise too_large(most)
             holding.add(len(data))
             body += data
         return body
@@ -306,6 +306,26 @@ class Peer(HttpStream):
             if not await self._fill():
                 return
         await anyio.sleep_forever()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the answer to its request has not begun."""
+        return self.h11.our_state is h11.SEND_RESPONSE
+
+    async def unless_gone(self, answer: Callable[[], Awaitable[None]]) -> None:
+        """Answer, until the client hangs up: then the far side need not go on for it."""
+        try:
+            async with anyio.create_task_group() as tasks:
+
+                async def watch() -> None:
+                    await self.gone()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(watch)
+                await answer()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
 
     async def respond(self, status: int, headers: Headers, body: bytes, reason: str = "") -> None:
         """A whole answer, after which the connection is over."""
@@ -363,20 +383,9 @@ class Peer(HttpStream):
         return True
 
 
-async def unless_gone(peer: Peer, answer: Callable[[], Awaitable[None]]) -> None:
-    """Answer, until the client hangs up: then the far side need not go on for it."""
-    try:
-        async with anyio.create_task_group() as tasks:
-
-            async def watch() -> None:
-                await peer.gone()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(watch)
-            await answer()
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+def too_large(most: int) -> Refusal:
+    """The answer to a request whose body has more bytes than this."""
+    return Refusal(413, f"a request has at most {most} bytes")
 
 
 def _too_slow() -> Refusal:

@@ -183,7 +183,7 @@ class MessagesApi:
     def __init__(self, client: httpx2.AsyncClient, base_url: str, api_key: str, put: Put) -> None:
         self._client = client
         self._api_key = api_key
-        self._url = f"{base_url.rstrip('/')}/v1/messages"
+        self._url = httpx2.URL(f"{base_url.rstrip('/')}/v1/messages")
         is_plain = put == "x-api-key"
         self._headers = {
             "x-api-key" if is_plain else "authorization": api_key

@@ -7,7 +7,7 @@ HTTP proxy with rules. Inside there are only placeholders.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Literal, Protocol
@@ -177,6 +177,43 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     on_host: bool = False
 
 
+class ModelReply(Protocol):
+    """An answer to a request to the model, as it comes."""
+
+    @property
+    def status(self) -> int:
+        """Its status, as the model's server gave it, or the one of a refusal."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Its headers, with names in lower case."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The pieces of its body. :raises ConnectionError: it was cut off"""
+        ...
+
+    async def aclose(self) -> None:
+        """Called when it was read, and when nobody waits for the rest of it: the request then ends."""
+        ...
+
+
+class AskModel(Protocol):
+    """Asks a session's model from the server's own process, by its egress."""
+
+    async def __call__(
+        self, method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes, /
+    ) -> ModelReply:
+        """Called by a harness that needs no program, instead of connecting to the endpoint. All that holds for a
+        request of a sandbox holds for it: what may be asked, the key, the budget, the number of requests at a time.
+        A refusal is a reply with the API's error object.
+
+        :raises ConnectionError: the egress is closed, or was closed before there was an answer
+        """
+        ...
+
+
 class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A grant that is being served: what a sandbox must be given to use it. It holds no secret.
 
@@ -186,7 +223,8 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     with that list in it and then the one of `authority`; None: the system's own. `unreachable` are hosts of substitutions that the networking does not allow, by
     the name of the variable. `left_out` are variables that are not set, as the name has another meaning.
     `web_search`: the server of the agent's model searches the web, if a request offers that to the model.
-    `window`: how many tokens that model takes at once, if the operator has said so.
+    `window`: how many tokens that model takes at once, if the operator has said so. `ask_model` is for harnesses
+    that ask it from this process; None: the grant has no model.
     """
 
     endpoints: Sequence[Endpoint]
@@ -199,6 +237,7 @@ class OpenGrant(msgspec.Struct, frozen=True, kw_only=True):
     left_out: Sequence[str] = ()
     web_search: bool = False
     window: int | None = None
+    ask_model: AskModel | None = None
 
 
 class Egress(Protocol):

@@ -139,6 +139,8 @@ class MessagesConversation:
         known = {name for name, _ in journal.mcp_tools}
         asked, self._unlisted = self._unlisted - known, set()
         drafts: list[Draft] = []
+        if not asked:
+            return drafts
 
         async def ask(name: str) -> None:
             drafts.append(await self._tools.listed(name, self._toolbox.servers[name]))

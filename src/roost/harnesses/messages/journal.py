@@ -162,8 +162,10 @@ class Journal:
         merged: list[tuple[str, list[bytes]]] = []
         for message in self._messages:
             _put(merged, message.role, message.blocks)
-            unknown = ((call, _result(self._names[call], *_UNKNOWN)) for call in message.results)
-            _put(merged, "user", [message.results[call] or lost for call, lost in unknown])
+            if message.results:
+                calls = message.results.items()
+                results = [done or _result(self._names[call], *_UNKNOWN) for call, done in calls]
+                _put(merged, "user", results)
         return merged
 
     def _user_said(self, _id: str, fields: Json) -> None:

@@ -1,8 +1,8 @@
 """HTTP by a session's own egress, from the server's process: as a program in its sandbox would ask.
 
-So keys stay in the egress, requests are counted there, and the session's networking holds. Each request has a
-connection of its own, a pair of sockets whose other end the egress takes over: nothing is kept between two requests,
-and nothing is shared between two sessions.
+So keys stay in the egress, requests are counted there, and the session's networking holds. The model is asked by a
+call. Each request to anything else has a connection of its own, a pair of sockets whose other end the egress takes
+over. Nothing is kept between two requests, and nothing is shared between two sessions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import anyio.lowlevel
 import httpcore2
 import httpx2
 
-from roost.ports.egress import OpenGrant
-from roost.ports.sandbox_provider import Endpoint, Take
+from roost.ports.egress import AskModel, ModelReply, OpenGrant
+from roost.ports.sandbox_provider import Take
 
 _HTTP: Final = 80
 
@@ -27,13 +27,17 @@ class EgressTransport(httpx2.AsyncBaseTransport):
     """Carries the requests of one session to the ports that its grant opens, and nowhere else."""
 
     def __init__(self, grant: OpenGrant) -> None:
-        takes = {_port(each, grant): each.take for each in grant.endpoints}
+        self._model = _port(httpx2.URL(grant.environ["ANTHROPIC_BASE_URL"]))
+        self._ask = grant.ask_model
+        takes = {each.port: each.take for each in grant.endpoints}
         self._pool = httpcore2.AsyncConnectionPool(
             network_backend=_Network(takes), max_connections=None, max_keepalive_connections=0
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         url = request.url
+        if self._ask is not None and _port(url) == self._model:
+            return await _asked(self._ask, request)
         where = httpcore2.URL(
             scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
         )
@@ -52,10 +56,36 @@ class EgressTransport(httpx2.AsyncBaseTransport):
         await self._pool.aclose()
 
 
-def _port(endpoint: Endpoint, grant: OpenGrant) -> int | None:
-    """Where an endpoint is found. Programs find the model at a unix socket, under a URL without a port."""
-    is_model = endpoint.socket == grant.environ.get("ANTHROPIC_UNIX_SOCKET")
-    return _HTTP if is_model and endpoint.port is None else endpoint.port
+def _port(url: httpx2.URL) -> int:
+    return url.port or _HTTP
+
+
+async def _asked(ask: AskModel, request: httpx2.Request) -> httpx2.Response:
+    url, seconds = request.url, request.extensions["timeout"]["read"]
+    with _explained(), anyio.fail_after(seconds):
+        reply = await ask(request.method, url.raw_path, request.headers.raw, request.content)
+    stream = _ReplyBody(reply, seconds)
+    return httpx2.Response(reply.status, headers=list(reply.headers), stream=stream)
+
+
+class _ReplyBody(httpx2.AsyncByteStream):
+    """What the model answers. `seconds`: how long its next piece may take."""
+
+    def __init__(self, reply: ModelReply, seconds: float | None) -> None:
+        self._reply = reply
+        self._seconds = seconds
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces = aiter(self._reply)
+        while (data := await self._next(pieces)) is not None:
+            yield data
+
+    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
+        with _explained(), anyio.fail_after(self._seconds):
+            return await anext(pieces, None)
+
+    async def aclose(self) -> None:
+        await self._reply.aclose()
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -141,9 +171,9 @@ def _explained() -> Generator[None, None, None]:
     """The library's errors as those of the one above it. Their words may quote what was sent."""
     try:
         yield
-    except httpcore2.TimeoutException:
+    except (httpcore2.TimeoutException, TimeoutError):
         raise httpx2.ReadTimeout("it took too long") from None
-    except (httpcore2.NetworkError, httpcore2.ProtocolError):
+    except (httpcore2.NetworkError, httpcore2.ProtocolError, ConnectionError):
         raise httpx2.NetworkError("the connection broke") from None
 
 
