@@ -199,9 +199,9 @@ def vaults_add(
 ) -> None:
     """Put a secret into a vault. It is typed without being shown, or read from standard input."""
     from roost.cli.environment import connect
-    from roost.cli.vaults import OAuth, Reach, SecretUse, add_credential, notes_given
+    from roost.cli.vaults import OAuth, SecretReach, SecretUse, add_credential, notes_given
 
-    reach = Reach(host or [], any_host, header, body)
+    reach = SecretReach(host or [], any_host, header, body)
     grant = OAuth(oauth, expires_at, token_endpoint, client_id, client_auth, scope, resource)
     auth = SecretUse(mcp, variable, model_key, reach, grant).auth()
     notes = notes_given(metadata or [])
@@ -239,9 +239,9 @@ def vaults_edit_credential(
 ) -> None:
     """Change what is no secret of a credential: its name, or where a variable's secret goes."""
     from roost.cli.environment import connect
-    from roost.cli.vaults import Reach, edit_credential, notes_given
+    from roost.cli.vaults import SecretReach, edit_credential, notes_given
 
-    reach, notes = Reach(host or [], any_host, header, body), notes_given(metadata or [])
+    reach, notes = SecretReach(host or [], any_host, header, body), notes_given(metadata or [])
     with connect(url) as client:
         edit_credential(client, vault, credential, name, reach, scope, notes, as_json=json)
 

@@ -79,7 +79,7 @@ def metadata_given(notes: Sequence[str], model: ModelKey, *, model_key: bool) ->
     return notes_given(notes) | ({_ROLE: "llm"} if model_key else {}) | said
 
 
-class Reach(NamedTuple):
+class SecretReach(NamedTuple):
     """Where a variable's secret may go, and where in a request it is put."""
 
     hosts: Sequence[str] = ()
@@ -150,7 +150,7 @@ class SecretUse(NamedTuple):
     mcp: str | None
     variable: str | None
     model_key: bool
-    reach: Reach
+    reach: SecretReach
     oauth: OAuth
 
     def auth(self) -> Json:
@@ -281,7 +281,7 @@ def edit_credential(
     vault: str,
     credential: str,
     name: str | None,
-    reach: Reach,
+    reach: SecretReach,
     scope: str | None,
     notes: Json,
     *,
