@@ -96,26 +96,6 @@ async def test_one_connection_carries_one_request_after_the_other(far: Far):
     await until(lambda: far.open == 0)
 
 
-async def test_a_request_goes_out_in_one_piece(far: Far, monkeypatch: pytest.MonkeyPatch):
-    sent: list[bytes] = []
-    write = module.AnyIOStream.write
-
-    async def noted(self: module.AnyIOStream, buffer: bytes, timeout: float | None = None) -> None:
-        sent.append(buffer)
-        await write(self, buffer, timeout)
-
-    monkeypatch.setattr(module.AnyIOStream, "write", noted)
-    async with reached(far) as asker:
-        await asker.ask(b'{"n": 1}')
-        await asker.ask(b"", method="GET")
-        await asker.ask(b'{"n": 2}')
-    assert [(piece.split()[0], piece[-8:]) for piece in sent] == [
-        (b"POST", b'{"n": 1}'),
-        (b"GET", b"a: b\r\n\r\n"),
-        (b"POST", b'{"n": 2}'),
-    ]
-
-
 async def test_requests_at_the_same_time_have_connections_of_their_own(far: Far):
     async with reached(far) as asker, anyio.create_task_group() as tasks:
         far.reply = raw(HEAD + b"content-length: 2\r\n\r\n", b"ok")

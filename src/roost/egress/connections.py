@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import cache
 from typing import Any, Final
 
@@ -179,31 +179,7 @@ class _RestrictedNetwork(httpcore2.AnyIOBackend):
 
 
 class _Stream(AnyIOStream):
-    """A stream that knows of all bytes it has taken from the system, and is closed with a failed handshake. A
-    request's head goes out with the beginning of its body, in one packet.
-    """
-
-    def __init__(self, stream: ByteStream) -> None:
-        super().__init__(stream)
-        self._begins = True
-        self._head = b""
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send it, or keep it until more comes or an answer is waited for, if it is the head of a request."""
-        if self._begins and buffer:
-            self._head, self._begins = buffer, False
-        elif buffer:
-            head, self._head = self._head, b""
-            await super().write(head + buffer, timeout)
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Wait for some bytes of the answer."""
-        self._begins = True
-        if head := self._head:
-            self._head = b""
-            with suppress(httpcore2.WriteError):  # as the library: there may be an answer
-                await super().write(head, timeout)
-        return await super().read(max_bytes, timeout)
+    """A stream that knows of all bytes it has taken from the system, and is closed with a failed handshake."""
 
     async def start_tls(self, *args: Any, **options: Any) -> httpcore2.AsyncNetworkStream:
         try:
