@@ -8,6 +8,7 @@ from typing import Any
 from roost.core.files.resources import Resources
 from roost.core.records.skills import Skills
 from roost.core.sandbox.networking import networking_of
+from roost.core.sandbox.planner import SandboxInputs
 from roost.core.sandbox.reports import OnLack
 from roost.core.sandbox.variables import SessionVariable, SessionVariables
 from roost.core.vaults.llm import model_origin
@@ -49,6 +50,17 @@ class SessionBelongings:
         except NotFound:
             return {}
         return found.body
+
+    async def inputs(self, session: Session, api: str, say: OnLack) -> SandboxInputs:
+        """What has to be known of it before its grant can be planned; its agent asks its model by this API.
+
+        :raises RoostError: its network cannot be what its environment says, or a credential cannot be had
+        """
+        return SandboxInputs(
+            networking=await self.networking(session),
+            origins=await self.origins(session, api),
+            variables=await self.variables(session, say),
+        )
 
     async def networking(self, session: Session) -> Networking:
         """What its environment says. An environment that is gone allows nothing.

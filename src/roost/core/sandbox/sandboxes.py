@@ -31,7 +31,7 @@ from roost.core.sandbox.variables import lacks_of
 from roost.domain.session import Lease, Session
 from roost.ports.drafts import trouble
 from roost.ports.egress import Egress, OpenGrant
-from roost.ports.harness import Brief, Harness
+from roost.ports.harness import Brief, Harness, Trouble
 from roost.ports.sandbox import Sandbox
 from roost.ports.volumes import SessionVolumes
 
@@ -104,7 +104,7 @@ class Sandboxes:
         """
         session = brief.session
         async with AsyncExitStack() as stack:  # opened in this order, and closed in the reverse one
-            inputs = await self._inputs(session, harness, reports)
+            inputs = await self.belongings.inputs(session, harness.profile.upstream, reports.lacks)
             grant = self._planner.grant(lease, session, harness, inputs, reports)
             granted = await stack.enter_async_context(self._egress.open(grant))
             for lack in lacks_of(inputs.variables, granted):
@@ -128,8 +128,8 @@ class Sandboxes:
     async def _ready(self, session: Session, reports: SandboxReports, placed: _Placed) -> Open:
         """How to open it, once it can be had and its packages are there."""
 
-        async def tell(code: str, text: str) -> None:
-            await reports.lacks(trouble(code, text, "retrying"))
+        async def tell(lack: Trouble) -> None:
+            await reports.lacks(trouble(lack.error, lack.message, lack.retry))
 
         look = partial(self.system, session, reports.lacks)
         return partial(placed, await once_available(look, tell, anyio.sleep))
@@ -150,7 +150,8 @@ class Sandboxes:
         keeps_turns = harness.profile.goes_back
         async with self.files.open(session, lease.generation, reports.lacks, keeps_turns):
             brought = await self.belongings.mounts(session, reports.lacks)
-            inputs = replace(inputs, mounts=[*harness.mounts, *brought], system=system)
+            quota, mounts = await self.files.quota(session), [*harness.mounts, *brought]
+            inputs = replace(inputs, mounts=mounts, quota_bytes=quota, system=system)
             plan = self._planner.plan(lease, session, harness, inputs, granted)
             async with self.offered.provider_for(session.spec).open(plan) as bare:
                 sandbox = with_ports(bare, plan.endpoints)
@@ -158,17 +159,6 @@ class Sandboxes:
                     for lack in await cloned(sandbox, session.spec.resources):
                         await reports.lacks(lack)
                     yield sandbox
-
-    async def _inputs(
-        self, session: Session, harness: Harness, reports: SandboxReports
-    ) -> SandboxInputs:
-        """What has to be known of a session before its sandbox can be planned."""
-        return SandboxInputs(
-            networking=await self.belongings.networking(session),
-            origins=await self.belongings.origins(session, harness.profile.upstream),
-            variables=await self.belongings.variables(session, reports.lacks),
-            quota_bytes=await self.files.quota(session),
-        )
 
     async def remove(self, session_id: str) -> None:
         """Remove the directory of a session that never was. :raises OSError: it stays"""

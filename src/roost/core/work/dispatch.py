@@ -6,7 +6,6 @@ A session whose runner died is claimed like any other: nothing else has to happe
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 import anyio
 from anyio import CancelScope
@@ -18,24 +17,13 @@ from roost.core.work.nodes import NodeLease
 from roost.core.work.runner import Runner, RunnerParts
 from roost.domain.session import Lease
 from roost.errors import LeaseLost, NotFound, RoostError
+from roost.ports.capacity import Capacity
 from roost.ports.nodes import HEAD_START
 from roost.ports.notifier import WORK
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN = 2.0  # seconds; work whose notification was lost is found this late
 _BREATHE = 1.0  # seconds before a session whose runner failed may be claimed again
-
-
-class Capacity(Protocol):
-    """What the machine has to give; asked before each claim."""
-
-    def room(self) -> int:
-        """For how many more agents there is memory and time."""
-        ...
-
-    def short(self) -> bool:
-        """Whether there is no memory for another one; then agents at rest are ended, one at each look."""
-        ...
 
 
 class Dispatcher:

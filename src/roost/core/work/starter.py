@@ -25,7 +25,7 @@ from roost.core.work.start_limit import StartLimit
 from roost.core.write.intake import inbox
 from roost.domain.session import Lease, Session
 from roost.errors import HarnessUnavailable
-from roost.ports.harness import Brief, Conversation, Harness, StartMode, Trouble
+from roost.ports.harness import Brief, Conversation, Harness, StartMode
 from roost.ports.harness_profile import HarnessProfile
 from roost.ports.log import Log
 from roost.ports.notifier import Notifier
@@ -109,15 +109,12 @@ class AgentStarter:
         waits = partial(self.limit.end, session.id)  # others need not wait with it
         with self._notifier.subscribe(inbox(session.id)) as subscription:
 
-            async def tell(code: str, text: str) -> None:
-                await log.fail(Trouble(code, text, "retrying"))
-
             async def pause(seconds: float) -> None:
                 waits()
                 await subscription.until_notified(seconds)
 
             look = partial(self._sandboxes.system, session, say, waits)
-            return await once_available(look, tell, pause)
+            return await once_available(look, log.fail, pause)
 
     async def _see_it_up(self, conversation: Conversation, session_id: str) -> None:
         await conversation.up()
