@@ -149,6 +149,7 @@ async def test_a_command_does_not_begin_for_a_server_that_is_dead(tmp_path: Path
         try:
             sandbox._launcher.finish(launch, ["touch", "begun"], None, "/workspace")
             await child.stdin.send(b"\n")
+            launch.go()
             assert await child.stdout.receive(1) == b"\n"
             child.stdin.close()  # as the kernel does for a process that is killed
             assert await child.wait() == 125

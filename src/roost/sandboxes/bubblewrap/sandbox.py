@@ -45,14 +45,14 @@ class BubblewrapProcess(PipedProcess):
     def __init__(self, child: Child, launch: Launch, sandbox: BubblewrapSandbox) -> None:
         super().__init__(child)
         self.launch = launch
-        self._info = os.dup(launch.info)
+        self._info: int | None = os.dup(launch.info)
         self._sandbox = sandbox
         self._first: int | None = None  # the pid of its namespace's first process
         self._listeners: list[socket.socket] = []
 
     def _met(self) -> int | None:
         """The namespace's first process, once bwrap has told."""
-        if self._first is None and not self.finished:
+        if self._first is None and self._info is not None:
             with suppress(msgspec.DecodeError):  # nothing yet, or not all of it
                 self._first = msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"]
         return self._first
@@ -115,7 +115,9 @@ class BubblewrapProcess(PipedProcess):
             elif (self._child.returncode or 0) < 0:
                 await anyio.to_thread.run_sync(_end_abandoned, self._sandbox.token)
         finally:
-            os.close(self._info)
+            info, self._info = self._info, None
+            if info is not None:
+                os.close(info)
             for listener in self._listeners:
                 ports.close(listener)
             self._sandbox.discard(self.launch.root)
