@@ -22,7 +22,7 @@ def test_files_are_lost_with_a_container_that_was_not_closed(tmp_path: Path) -> 
     notes.mark(ONE, "b", is_changed=False)  # an older one, which is closed late
     notes.remove(ONE, "b")
     assert notes.opened(ONE, "c")
-    notes.mark(ONE, "c", is_changed=False, is_told=True)
+    notes.mark(ONE, "c", is_changed=False, is_lost=False)
     notes.remove(ONE, "c")
     assert not notes.opened(ONE, "d")
     assert [path.name for path in (tmp_path / "notes").iterdir()] == [ONE]
@@ -32,13 +32,14 @@ def test_that_files_were_lost_is_noted_until_the_agent_knows(tmp_path: Path) -> 
     notes = Notes(tmp_path / "notes")
     notes.opened(ONE, "a")
     notes.mark(ONE, "a", is_changed=True)
-    assert notes.opened(ONE, "b")
+    assert notes.opened(ONE, "b") == notes.opened(ONE, "b")  # until it is fetched or lost
+    notes.mark(ONE, "b", is_changed=False, is_lost=True)
     notes.mark(ONE, "b", is_changed=True)
     notes.mark(ONE, "b", is_changed=False)  # it is closed without a turn, and nothing is left in it
     notes.remove(ONE, "b")
     assert list(notes.orphaned()) == []
     assert notes.opened(ONE, "c")
-    notes.mark(ONE, "c", is_changed=False, is_told=True)
+    notes.mark(ONE, "c", is_changed=False, is_lost=False)
     notes.remove(ONE, "c")
     assert not notes.opened(ONE, "d")
 

@@ -9,15 +9,18 @@ import json
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from roost.dynamic_sessions import CodePool, PoolUnavailable
 from roost.ports.sandbox_provider import LocalVolume, Plan
-from roost.sandboxes.pool import rescue
-from roost.sandboxes.pool.claims import Claim
+from roost.sandboxes.pool import PoolProvider, rescue
+from roost.sandboxes.pool.claims import HELD, Claim, ContainerClaims
+from roost.sandboxes.pool.notes import Notes
+from roost.sandboxes.pool.sandbox import PoolSandbox
 
 Json = dict[str, Any]
 
@@ -58,7 +61,7 @@ class FakePool(CodePool):
         return "told:" + base64.b64encode(json.dumps(told).encode()).decode()
 
     async def download(self, identifier: str, folder: str, name: str, most: int) -> bytes:
-        assert (folder, name) == ("roost-exchange/token", "down-1-0")
+        assert name == "down-1-0"
         return DATA
 
 
@@ -93,3 +96,93 @@ async def test_what_is_handed_over_is_put_into_the_volumes(
 )
 async def test_what_is_not_handed_over_whole_is_lost(plan: Plan, told: Json | str | None) -> None:
     assert not await rescue.rescued(FakePool(told), "id", Claim("token", 1), plan)
+
+
+class Killed(BaseException):
+    """Stands for the end of the server: nothing of it runs any more."""
+
+
+class HeldPool(FakePool):
+    """Has a container of an older lease until it was ended so often; the server `dies` at a step."""
+
+    def __init__(self, claim: Claim, *told: Json | str, ends: int = 1, dies: str = "") -> None:
+        super().__init__(*told)
+        self.claim = claim
+        self.ends = ends
+        self.dies = dies
+
+    async def run(self, identifier: str, code: str) -> str:
+        if "_roost_hand_over" in code:
+            self._step("fetch")
+            return await super().run(identifier, code)
+        if self.ends > 0:
+            return HELD + json.dumps(self.claim._asdict())
+        self._step("launch")
+        return "door:/door"
+
+    async def end(self, identifier: str) -> None:
+        self._step("end")
+        self.ends -= 1
+
+    def _step(self, name: str) -> None:
+        if self.dies == name:
+            raise Killed
+
+
+class Left:
+    """A session whose server has left a container with files."""
+
+    def __init__(self, plan: Plan, notes: Path) -> None:
+        self.plan = plan
+        self.made = PoolProvider(
+            endpoint="http://127.0.0.1:9", token="token", secret="s" * 16, notes=notes
+        )
+        identifier = self.made.identifier(plan.session_id)
+        self.claim = ContainerClaims(b"s" * 16, identifier).make(1)
+        Notes(notes).opened(identifier, "before")
+        Notes(notes).mark(identifier, "before", is_changed=True)
+
+    async def is_behind(self, *told: Json | str, ends: int = 1, dies: str = "") -> bool:
+        """Open the next sandbox: whether it lacks files."""
+        pool = HeldPool(self.claim, *told, ends=ends, dies=dies)
+        made = await self.made._make(self.plan, pool, cast("TaskGroup", None))
+        assert pool.told == []
+        return made.is_behind
+
+
+@pytest.fixture
+def left(
+    plan: Plan, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Left:
+    async def begin(self: PoolSandbox) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(PoolSandbox, "begin", begin)
+    return Left(plan, tmp_path_factory.mktemp("left") / "notes")
+
+
+@pytest.mark.parametrize(
+    ("dies", "ends", "again"), [("fetch", 1, [TOLD]), ("end", 1, []), ("launch", 0, [])]
+)
+async def test_a_server_that_dies_while_it_fetches_leaves_the_files_to_the_next_one(
+    left: Left, dies: str, ends: int, again: list[Json]
+) -> None:
+    with pytest.raises(Killed):
+        await left.is_behind(TOLD, dies=dies)
+    assert not await left.is_behind(*again, ends=ends)
+    assert (left.plan.home.path / "note").read_text() == "cut"
+    assert not await left.is_behind(ends=0)
+
+
+@pytest.mark.parametrize("dies", ["end", "launch"])
+async def test_files_that_are_lost_are_lost_whoever_dies_meanwhile(left: Left, dies: str) -> None:
+    with pytest.raises(Killed):
+        await left.is_behind("gone", dies=dies)
+    assert await left.is_behind(ends=0)
+    assert await left.is_behind()  # until the agent knows
+
+
+async def test_files_that_were_fetched_are_there_though_the_container_has_to_be_ended_twice(
+    left: Left,
+) -> None:
+    assert not await left.is_behind(TOLD, ends=2)

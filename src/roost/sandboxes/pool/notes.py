@@ -30,11 +30,14 @@ class Notes:
         self._directory = directory
 
     def opened(self, identifier: str, name: str) -> Loss:
-        """Note that a sandbox is open; what was lost with the one before, unless that is still there. :raises OSError:"""
+        """Note that a sandbox is open; what is lost with the one before, unless that is still there. :raises OSError:
+
+        What that one may have is noted until it is known to be fetched or lost: whoever comes next asks it again.
+        """
         disk.make_folder(self._directory, 0o700)
         before = self._read(identifier)
         loss = Loss(False, False) if before is None else Loss(_is_changed(before), _is_lost(before))
-        self.write(identifier, name, is_changed=False, is_lost=bool(loss))
+        self.write(identifier, name, is_changed=loss.is_last, is_lost=loss.is_earlier)
         return loss
 
     def write(self, identifier: str, name: str, *, is_changed: bool, is_lost: bool = False) -> None:
@@ -53,14 +56,17 @@ class Notes:
             made.unlink(missing_ok=True)
         disk.sync_folder(self._directory)
 
-    def mark(self, identifier: str, name: str, *, is_changed: bool, is_told: bool = False) -> None:
-        """Note whether it has such files, unless the note is a newer one's by now. `is_told`: the agent knows what was
-        lost before. :raises OSError:
+    def mark(
+        self, identifier: str, name: str, *, is_changed: bool, is_lost: bool | None = None
+    ) -> None:
+        """Note whether it has such files, unless the note is a newer one's by now. `is_lost` None: as it was noted.
+
+        :raises OSError:
         """
         before = self._of(identifier, name)
         if before is not None:
-            is_lost = _is_lost(before) and not is_told
-            self.write(identifier, name, is_changed=is_changed, is_lost=is_lost)
+            was_lost = _is_lost(before) if is_lost is None else is_lost
+            self.write(identifier, name, is_changed=is_changed, is_lost=was_lost)
 
     def _of(self, identifier: str, name: str) -> dict[str, Any] | None:
         """What is noted of this one; None: it is a newer one's."""

@@ -188,12 +188,13 @@ class PoolProvider:
             door, is_rescued = await self._launched(plan, rented, has_files=loss.is_last)
         except (PoolRefused, PoolUnavailable) as error:
             raise SandboxUnavailable(f"the pool gives no container: {error}") from error
+        is_lost = loss.is_last and not is_rescued
+        if is_lost:  # noted before there is anything in the new one that could be fetched instead
+            await rented.lose()
         link = Link(pool, identifier, f"{EXCHANGE}/{claim.token}", door)
         sandbox = PoolSandbox(plan, rented, link, tasks)
-        sandbox.is_behind = loss.is_earlier or (loss.is_last and not is_rescued)
+        sandbox.is_behind = loss.is_earlier or is_lost
         try:
-            if loss and not sandbox.is_behind:
-                await rented.is_rescued()
             await sandbox.begin()
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -206,7 +207,7 @@ class PoolProvider:
         """Start what runs commands there, in a container of its own: its door, and whether the files of an older
         lease's container were fetched, which is ended first. `has_files`: it may have some that are nowhere else.
 
-        :raises PoolRefused: :raises PoolUnavailable: :raises SandboxUnavailable:
+        :raises PoolRefused: :raises PoolUnavailable: :raises SandboxUnavailable: :raises SandboxFailed:
         """
         token = rented.claim.token
         asked = {
@@ -225,8 +226,10 @@ class PoolProvider:
             holder = rented.claims.read(told)
             if holder is not None and holder.generation > plan.generation:
                 raise SandboxUnavailable("a newer generation of the session has the container")
-            if holder is not None and has_files:
+            if holder is not None and has_files and not is_rescued:
                 is_rescued = await rescued(rented.pool, rented.identifier, holder, plan)
+                if is_rescued:
+                    await rented.settle()
             await rented.pool.end(rented.identifier)
         raise SandboxUnavailable("the pool does not end the session's older container")
 

@@ -61,20 +61,20 @@ class Rented:
             await self._note(is_changed=True)
 
     async def settle(self) -> None:
-        """All its files are back. :raises SandboxFailed: that cannot be noted"""
+        """All its files are back, or those of the one before. :raises SandboxFailed: that cannot be noted"""
         await self._note(is_changed=False)
 
     async def took_a_turn(self) -> None:
         """The same, and the agent knows what was lost before. :raises SandboxFailed: that cannot be noted"""
-        await self._note(is_changed=False, is_told=True)
+        await self._note(is_changed=False, is_lost=False)
 
-    async def is_rescued(self) -> None:
-        """The files of the one before were fetched. :raises SandboxFailed: that cannot be noted"""
-        await self._note(is_changed=False, is_told=True)
+    async def lose(self) -> None:
+        """What the one before had is lost. :raises SandboxFailed: that cannot be noted"""
+        await self._note(is_changed=False, is_lost=True)
 
-    async def _note(self, *, is_changed: bool, is_told: bool = False) -> None:
+    async def _note(self, *, is_changed: bool, is_lost: bool | None = None) -> None:
         write = partial(
-            self._notes.mark, self.identifier, self._name, is_changed=is_changed, is_told=is_told
+            self._notes.mark, self.identifier, self._name, is_changed=is_changed, is_lost=is_lost
         )
         try:
             await anyio.to_thread.run_sync(write)
