@@ -6,8 +6,11 @@ import base64
 import gzip
 import io
 import json
+import socket
 import tarfile
+import tempfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,19 +49,26 @@ TOLD: Json = {
 
 
 class FakePool(CodePool):
-    """Answers with these, one after the other."""
+    """Answers with these, one after the other, and cuts answers off after so many characters."""
 
-    def __init__(self, *told: Json | str | None) -> None:
+    def __init__(self, *told: Json | str | None, most: int = 10**9) -> None:
         self.told = list(told)
+        self.most = most
 
     async def run(self, identifier: str, code: str) -> str:
         await anyio.lowlevel.checkpoint()
-        told = self.told.pop(0)
+        asked = json.loads(base64.b64decode(code.rpartition('("')[2].removesuffix('")')))
+        told = self.told[0]
         if told is None:
             raise PoolUnavailable("away")
         if isinstance(told, str):
+            del self.told[0]
             return told
-        return "told:" + base64.b64encode(json.dumps(told).encode()).decode()
+        text = base64.b64encode(json.dumps(told).encode()).decode()
+        end = asked["after"] + min(asked["most"], self.most)
+        if end >= len(text):
+            del self.told[0]
+        return f"{len(text)}:{text[asked['after'] : end]}"[: self.most]
 
     async def download(self, identifier: str, folder: str, name: str, most: int) -> bytes:
         assert name == "down-1-0"
@@ -81,11 +91,50 @@ async def test_what_is_handed_over_is_put_into_the_volumes(
     assert {path.name: path.read_text() for path in home.iterdir()} == {"note": "cut"}
 
 
+async def test_what_is_handed_over_may_be_longer_than_an_answer_of_the_pool_s(plan: Plan) -> None:
+    told = TOLD | {"gone": [[0, f"a folder/file {number}"] for number in range(500)]}
+    pool = FakePool(told, most=4096)
+    assert await rescue.hands_over(pool, "id", Claim("token", 1))
+    assert await rescue.rescued(pool, "id", Claim("token", 1), plan)
+    assert (plan.home.path / "note").read_text() == "cut"
+    assert not await rescue.rescued(FakePool(told, most=100), "id", Claim("token", 1), plan)
+
+
+def test_the_code_in_the_container_answers_with_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "roost-token").mkdir()
+    space: Json = {}
+    exec(rescue._ASK.rpartition("_roost_hand_over(")[0], space)
+    asked = {"token": "token", "after": 2, "most": 3}
+    given = base64.b64encode(json.dumps(asked).encode())
+    assert space["_roost_hand_over"](given) == "gone"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "roost-token" / "door"))
+        door.listen()
+
+        def answer() -> None:
+            stream, _ = door.accept()
+            with stream, stream.makefile("rb") as lines:
+                lines.readline()
+                stream.sendall(b"abcdef")
+
+        with ThreadPoolExecutor() as threads:
+            threads.submit(answer)
+            assert (
+                space["_roost_hand_over"](given) == f"8:{base64.b64encode(b'abcdef').decode()[2:5]}"
+            )
+
+
 @pytest.mark.parametrize(
     "told",
     [
         "gone",
-        "told:W10=",
+        "4:W10=",
+        "0:",
+        f"{10**9}:W10=",
+        "4" * 5000 + ":W10=",
         None,
         {"failed": "there is no room"},
         TOLD | {"kept": ["/elsewhere"]},

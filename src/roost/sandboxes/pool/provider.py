@@ -27,7 +27,7 @@ from roost.sandboxes.pool.claims import HELD, Claim, ContainerClaims
 from roost.sandboxes.pool.link import EXCHANGE, Link, called
 from roost.sandboxes.pool.notes import Notes
 from roost.sandboxes.pool.probe import Reach, probed
-from roost.sandboxes.pool.rescue import asked, rescued
+from roost.sandboxes.pool.rescue import hands_over, rescued
 from roost.sandboxes.pool.sandbox import PoolSandbox, Rented
 from roost.sandboxes.pool.transfer import places
 
@@ -280,7 +280,7 @@ class PoolProvider:
 async def _hands_over(pool: CodePool, identifier: str, claims: ContainerClaims) -> bool:
     """Whether a container still has files for the session's next sandbox; all its commands are ended."""
     holder = await claims.holder(pool)
-    return holder is not None and await asked(pool, identifier, holder) is not None
+    return holder is not None and await hands_over(pool, identifier, holder)
 
 
 def _is_newer(generation: int, holder: Claim) -> bool:

@@ -22,6 +22,9 @@ from roost.sandboxes.pool.transfer import Received, checked_parts, places
 
 _SECONDS: Final = 300.0
 _LOOKS: Final = 0.2
+_LARGE: Final = 64 * 1024  # characters in an answer
+_SMALL: Final = 3_000  # the same where answers are cut at 4,096 characters
+_LONGEST: Final = 16 * 1024 * 1024  # characters in all
 _ASK: Final = '''\
 def _roost_hand_over(_given):
     import base64, json, os, socket, tempfile
@@ -35,20 +38,54 @@ def _roost_hand_over(_given):
                 parts.append(part)
     except OSError:
         return "gone"
-    return "told:" + base64.b64encode(b"".join(parts)).decode()
+    text = base64.b64encode(b"".join(parts)).decode()
+    return str(len(text)) + ":" + text[asked["after"] :][: asked["most"]]
 
 
 _roost_hand_over("'''
 
 
-async def asked(pool: CodePool, identifier: str, claim: Claim) -> dict[str, Any] | None:
-    """What the container of this claim hands over; empty: it is still at it. None: nothing, it has ended.
+async def hands_over(pool: CodePool, identifier: str, claim: Claim) -> bool:
+    """Whether the container of this claim still has its files for whoever asks; all its commands are ended.
 
     :raises PoolUnavailable: :raises PoolRefused:
     """
-    text = await pool.text(identifier, called(_ASK, {"token": claim.token}))
+    return await _piece(pool, identifier, claim, 0, _SMALL) is not None
+
+
+async def _told(pool: CodePool, identifier: str, claim: Claim) -> dict[str, Any] | None:
+    """What it hands over; empty: it is still at it. None: nothing, it has ended.
+
+    :raises PoolUnavailable: :raises PoolRefused:
+    """
+    text, most = "", _LARGE
+    while (found := await _piece(pool, identifier, claim, len(text), most)) is not None:
+        size, piece = found
+        if len(piece) != min(most, size - len(text)):
+            if most == _SMALL:
+                raise PoolRefused("the pool cuts even small answers")
+            most = _SMALL
+            continue
+        text += piece
+        if len(text) == size:
+            return _read(text)
+    return None
+
+
+async def _piece(
+    pool: CodePool, identifier: str, claim: Claim, after: int, most: int
+) -> tuple[int, str] | None:
+    """How long the answer is, and what of it comes after this position; None: there is none."""
+    asked = {"token": claim.token, "after": after, "most": most}
+    size, _, piece = (await pool.text(identifier, called(_ASK, asked))).partition(":")
+    if not size.isdecimal() or len(size) > len(str(_LONGEST)) or not 0 < int(size) <= _LONGEST:
+        return None
+    return int(size), piece
+
+
+def _read(text: str) -> dict[str, Any] | None:
     try:
-        told = json.loads(base64.b64decode(text.removeprefix("told:"), validate=True))
+        told = json.loads(base64.b64decode(text, validate=True))
     except NONSENSE:
         return None
     return told if isinstance(told, dict) else None
@@ -59,7 +96,7 @@ async def rescued(pool: CodePool, identifier: str, claim: Claim, plan: Plan) -> 
     try:
         with anyio.fail_after(_SECONDS):
             while True:
-                told = await asked(pool, identifier, claim)
+                told = await _told(pool, identifier, claim)
                 if told != {}:
                     break
                 await anyio.sleep(_LOOKS)
