@@ -39,9 +39,11 @@ class FakePool(CodePool):
         self.spoil = spoil
         self.ends = ends
         self.told = {**NO_NETWORK, **told}
+        self.runs = 0
 
     async def run(self, identifier: str, code: str) -> Any:
         await anyio.lowlevel.checkpoint()
+        self.runs += 1
         *body, last = ast.parse(code).body
         space: Json = {}
         exec(compile(ast.Module(body, []), "code", "exec"), space)
@@ -87,6 +89,49 @@ async def test_a_pool_that_works_may_quote_its_results(
     await made.check()
     said = (await made.limits_report())["network"]
     assert said == "off in the pool: a container has no route to other machines"
+
+
+async def test_sessions_that_start_together_probe_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    async def check() -> None:
+        try:
+            await made.check()
+        except SandboxUnavailable as error:
+            refused.append(error.message)
+
+    pool = FakePool(tmp_path, lambda text: 42)
+    made = provider_of(pool, monkeypatch)
+    for runs in (1, 3):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(check)
+        assert pool.runs == runs
+        pool.spoil = str
+    assert (len(refused), len(set(refused))) == (3, 1)
+
+
+def without(key: str) -> Callable[[str], str]:
+    """Takes this out of what the probe tells."""
+
+    def spoil(text: str) -> str:
+        told = json.loads(base64.b64decode(text.removeprefix("probe:")))
+        del told[key]
+        return f"probe:{base64.b64encode(json.dumps(told).encode()).decode()}"
+
+    return spoil
+
+
+@pytest.mark.parametrize("key", ["python", "has_sh", "file", "was_there", *NO_NETWORK])
+async def test_an_answer_that_lacks_something_is_none_and_its_container_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    pool = FakePool(tmp_path, without(key))
+    with pytest.raises(SandboxUnavailable, match="does not answer with what its code ends with"):
+        await provider_of(pool, monkeypatch).check()
+    assert not (tmp_path / "roost-probe").exists()
 
 
 @pytest.mark.parametrize(

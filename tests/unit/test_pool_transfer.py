@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import gzip
 import io
 import os
@@ -236,6 +237,23 @@ def test_an_archive_has_what_is_there_and_follows_nothing(home: Path) -> None:
     with tarfile.open(fileobj=file, mode="r:gz") as made:
         assert sorted(made.getnames()) == ["0/folder", "0/folder/file", "0/link", "1"]
         assert made.getmember("0/link").linkname == "../outside"
+
+
+def test_a_file_that_cannot_be_looked_into_is_closed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int, status: os.stat_result) -> None:
+        opened.append(file)
+        raise OSError(errno.EIO, "a bad disk")
+
+    opened: list[int] = []
+    (home / "file").write_text("x")
+    monkeypatch.setattr(transfer, "_data_in", fail)
+    with pytest.raises(OSError, match="a bad disk"):
+        pack([Place(home, "/workspace", comes_back=True)], io.BytesIO())
+    (file,) = opened
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
 
 
 def test_holes_are_not_sent_and_are_there_again_in_both_directions(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+
+import anyio
 
 from roost.dynamic_sessions import CodePool, PoolRefused, PoolUnavailable
 from roost.errors import SandboxUnavailable
@@ -16,6 +19,7 @@ _NAME: Final = "probe"
 _CONTENT: Final = b"roost"
 _OLDEST: Final = (3, 11)
 _ANSWER: Final = "probe:"
+_SECONDS_TO_END: Final = 5.0
 _PROBE: Final = '''\
 def _roost_probe(_given):
     import base64, json, os, shutil, socket, sys, tempfile
@@ -70,6 +74,18 @@ class Reach(NamedTuple):
     said: str
 
 
+class _Told(NamedTuple):
+    """What a container tells."""
+
+    python: tuple[int, ...]
+    has_sh: bool
+    file: str
+    was_there: bool
+    proxies: list[str]
+    has_route: bool
+    reaches: bool
+
+
 async def probed(pool: CodePool, endpoint: str, identifier: str, files: str) -> Reach:
     """Try all that is needed. `files` is where the pool keeps an identifier's files.
 
@@ -81,7 +97,14 @@ async def probed(pool: CodePool, endpoint: str, identifier: str, files: str) -> 
         await _end(pool, identifier)
         after = await _told(pool, endpoint, identifier, files)
         await _end(pool, identifier)
-    except (PoolRefused, PoolUnavailable) as error:
+    except BaseException as error:
+        with (
+            anyio.move_on_after(_SECONDS_TO_END, shield=True),
+            suppress(PoolRefused, PoolUnavailable),
+        ):
+            await pool.end(identifier)
+        if not isinstance(error, (PoolRefused, PoolUnavailable)):
+            raise
         raise SandboxUnavailable(
             f"the pool does not work: {error}",
             hint="See to ROOST_POOL_ENDPOINT and ROOST_POOL_TOKEN.",
@@ -90,8 +113,8 @@ async def probed(pool: CodePool, endpoint: str, identifier: str, files: str) -> 
     return _reach(told, urlsplit(endpoint).hostname or "")
 
 
-async def _told(pool: CodePool, endpoint: str, identifier: str, files: str) -> dict[str, Any]:
-    """What a container tells. :raises PoolRefused: :raises PoolUnavailable: :raises SandboxUnavailable:"""
+async def _told(pool: CodePool, endpoint: str, identifier: str, files: str) -> _Told:
+    """:raises PoolRefused: :raises PoolUnavailable: :raises SandboxUnavailable:"""
     address = urlsplit(endpoint)
     asked = {
         "file": f"{files}/{EXCHANGE}/{_NAME}",
@@ -102,14 +125,20 @@ async def _told(pool: CodePool, endpoint: str, identifier: str, files: str) -> d
     text = await pool.text(identifier, called(_PROBE, asked))
     try:
         told = json.loads(base64.b64decode(text.removeprefix(_ANSWER), validate=True))
-        told["python"] = tuple(told["python"])
+        return _Told(
+            python=tuple(int(number) for number in told["python"]),
+            has_sh=bool(told["has_sh"]),
+            file=str(told["file"]),
+            was_there=bool(told["was_there"]),
+            proxies=[str(name) for name in told["proxies"]],
+            has_route=bool(told["has_route"]),
+            reaches=bool(told["reaches"]),
+        )
     except NONSENSE:
         raise SandboxUnavailable(
             f"the pool does not answer with what its code ends with: {text[:100]!r}",
             hint="ROOST_POOL_ENDPOINT must be that of a pool that runs Python.",
         ) from None
-    found: dict[str, Any] = told
-    return found
 
 
 async def _end(pool: CodePool, identifier: str) -> None:
@@ -122,19 +151,19 @@ async def _end(pool: CodePool, identifier: str) -> None:
         ) from refused
 
 
-def _check(told: dict[str, Any], after: dict[str, Any], files: str) -> None:
+def _check(told: _Told, after: _Told, files: str) -> None:
     """:raises SandboxUnavailable: something is missing"""
     image = "Give the pool an image that has it."
     for is_missing, said, hint in (
-        (told["python"] < _OLDEST, "its containers have Python older than 3.11", image),
-        (not told["has_sh"], "its containers have no sh", image),
+        (told.python < _OLDEST, "its containers have Python older than 3.11", image),
+        (not told.has_sh, "its containers have no sh", image),
         (
-            told["file"] != _CONTENT.decode(),
+            told.file != _CONTENT.decode(),
             f"a file that is uploaded to it is not in {files}",
             "It must keep files as Azure's pools do.",
         ),
         (
-            after["was_there"],
+            after.was_there,
             "it says that a container was ended, and gives the same one again",
             "It must end a container when it is asked to: files and processes of an older lease would go on there.",
         ),
@@ -143,13 +172,13 @@ def _check(told: dict[str, Any], after: dict[str, Any], files: str) -> None:
             raise SandboxUnavailable(f"the pool does not work: {said}", hint=hint)
 
 
-def _reach(told: dict[str, Any], host: str) -> Reach:
-    if told["reaches"]:
+def _reach(told: _Told, host: str) -> Reach:
+    if told.reaches:
         return Reach(True, f"open: a container reaches {host} past the server")
-    if told["has_route"]:
+    if told.has_route:
         return Reach(True, "perhaps open: a container has a route to other machines")
-    if told["proxies"]:
-        return Reach(True, f"perhaps open: a container has a proxy ({', '.join(told['proxies'])})")
+    if told.proxies:
+        return Reach(True, f"perhaps open: a container has a proxy ({', '.join(told.proxies)})")
     return Reach(False, "off in the pool: a container has no route to other machines")
 
 

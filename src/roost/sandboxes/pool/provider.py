@@ -103,6 +103,8 @@ class PoolProvider:
         self._leash = leash
         self._open: OpenSandboxes[PoolSandbox] = OpenSandboxes()
         self._reach: Reach | None = None
+        self._failure: SandboxUnavailable | None = None  # of the last probe
+        self._probing = anyio.Lock()
 
     @property
     def name(self) -> str:
@@ -123,13 +125,26 @@ class PoolProvider:
                 f"ROOST_POOL_SECRET has fewer than {_SHORTEST_SECRET} characters",
                 hint="Set it to what `openssl rand -hex 16` prints, the same on all nodes.",
             )
-        if self._reach is not None:
-            return
+        before = self._failure
+        async with self._probing:
+            if self._reach is not None:
+                return
+            if self._failure is not None and self._failure is not before:
+                # That of the probe that was waited for: it need not be tried once for each session.
+                raise SandboxUnavailable(self._failure.message, hint=self._failure.hint)
+            try:
+                self._reach = await self._probed()
+            except SandboxUnavailable as failure:
+                self._failure = failure
+                raise
+
+    async def _probed(self) -> Reach:
         identifier = self.identifier(f"check-{secrets.token_hex(8)}")
         async with self._pool(patience=30.0) as pool:
-            self._reach = await probed(pool, self._endpoint, identifier, _FILES)
-        if self._reach.is_open:
-            _log.warning("the pool's network is %s", self._reach.said, extra={"action": "check"})
+            reach = await probed(pool, self._endpoint, identifier, _FILES)
+        if reach.is_open:
+            _log.warning("the pool's network is %s", reach.said, extra={"action": "check"})
+        return reach
 
     async def limits_report(self) -> dict[str, str]:
         await self.check()

@@ -195,11 +195,14 @@ class _Content:
             self._file = os.open(name_of(found.path), _FILE, dir_fd=found.handle)
         except OSError:
             raise Changed from None
-        status = os.fstat(self._file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != found.size:
+        try:
+            status = os.fstat(self._file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != found.size:
+                raise Changed
+            self._left = _data_in(self._file, status)
+        except BaseException:
             os.close(self._file)
-            raise Changed
-        self._left = _data_in(self._file, status)
+            raise
         is_whole = self._left == [(0, found.size)]
         self.head = b"" if is_whole else json.dumps([found.size, self._left]).encode() + b"\n"
         self.size = len(self.head) + sum(end - start for start, end in self._left)
