@@ -214,7 +214,9 @@ class CodePool:
                 return await once()
             except _Passing as passing:
                 if anyio.current_time() - began >= self._patience:
-                    raise PoolUnavailable(f"it has not worked for too long: {passing}") from None
+                    raise PoolUnavailable(
+                        f"the pool has not worked for too long: {passing}"
+                    ) from None
                 await anyio.sleep(max(passing.pause, pause * random.uniform(0.5, 1)))
                 pause = min(pause * 2, _LONGEST_PAUSE)
 

@@ -491,8 +491,8 @@ class FilesNotFetched(SandboxFailed):
 
     code = "files_not_fetched"
     hint = (
-        "It is tried again after the next turn, and when the agent goes to sleep; if that fails, too, the"
-        " changes are lost. If there is too much, let the agent remove some of it."
+        "Fetching is tried again after the next turn, and when the agent goes to sleep; if that fails, too, the"
+        " changes are lost. If the changes are too large, let the agent remove some of them."
     )
 
 
