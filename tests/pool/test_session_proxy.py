@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -284,6 +286,51 @@ async def test_a_keeper_keeps_the_newest_of_two_hosts(tmp_path: Path) -> None:
     assert await one.begin("chat-1", "turn-0001", "there") == "here"
 
 
+async def test_a_keeper_finds_what_was_kept_before_there_were_versions(tmp_path: Path) -> None:
+    keeper = DirectoryKeeper(tmp_path)
+    old = tmp_path / f"{hashlib.sha256(b'chat-1').hexdigest()}.tgz"
+    old.write_bytes(b"old")
+    assert await keeper.load("chat-1") == b"old"
+    await keeper.save("chat-1", b"one", 1)
+    assert await keeper.load("chat-1") == b"one"
+    assert not old.exists()
+    old.write_bytes(b"old")
+    assert await keeper.load("chat-1") == b"one"
+    await keeper.forget("chat-1")
+    assert await keeper.load("chat-1") is None
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\0\0\0", b"[]", b"\xff"])
+async def test_a_keeper_goes_on_though_its_list_of_turns_is_damaged(
+    tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = DirectoryKeeper(tmp_path)
+    await keeper.begin("chat-1", "turn-1", "here")
+    (tmp_path / f"{hashlib.sha256(b'chat-1').hexdigest()}.turns").write_bytes(damaged)
+    with caplog.at_level(logging.WARNING):
+        assert await keeper.begin("chat-1", "turn-2", "here") == "here"
+    assert "which turns were begun cannot be read" in caplog.text
+    assert await keeper.begin("chat-1", "turn-2", "there") == "here"
+
+
+async def test_what_a_keeper_writes_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await DirectoryKeeper(tmp_path).begin("chat-1", "turn-1", "here")
+    made, folder = synced
+    assert (made.parent, folder) == (tmp_path, tmp_path)
+    assert ".turns." in made.name and not made.exists()
+
+
 async def test_a_keeper_remembers_turns_with_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,7 +420,7 @@ async def test_what_a_pool_refuses_is_told(pool: SmallPool) -> None:
         with pytest.raises(PoolRefused, match="ZeroDivisionError"):
             await code_pool.run("some-id", "1/0")
         pool.fault = lambda number: "503"
-        with pytest.raises(PoolUnavailable, match="HTTP 503"):
+        with pytest.raises(PoolUnavailable, match="the pool has not worked for too long: HTTP 503"):
             await code_pool.run("some-id", "1+1")
     finally:
         await code_pool.aclose()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
 
 import anyio.to_thread
 
+from roost import disk
 from roost.ids import mint
 
 _TURNS: Final = 1000  # whose containers are known
+_log = logging.getLogger(__name__)
 
 
 class StateKeeper(Protocol):
@@ -70,19 +74,22 @@ class DirectoryKeeper:
     def _save(self, name: str, state: bytes, version: int) -> None:
         path = self._directory / f"{name}-{version:012d}.tgz"
         self._write(path, state)
-        for older in [each for each in self._saved(name) if each.name < path.name]:
+        for older in [each for each in self._saved(name) if each.stem < path.stem]:
             older.unlink(missing_ok=True)
 
     def _saved(self, name: str) -> list[Path]:
-        """All versions, the newest one last. There are several if hosts save at the same time."""
-        return sorted(self._directory.glob(f"{name}-*.tgz"))
+        """All versions, the newest one last. There are several if hosts save at the same time.
+
+        The oldest may have no number: it was saved before there were versions.
+        """
+        return sorted(self._directory.glob(f"{name}*.tgz"), key=lambda path: path.stem)
 
     def _begin(self, name: str, turn_id: str, container: str) -> str:
         path = self._directory / f"{name}.turns"
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with path.with_suffix(".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            known: dict[str, str] = json.loads(path.read_bytes()) if path.exists() else {}
+            known = _known(path)
             if turn_id not in known:
                 known[turn_id] = container
                 kept = list(known.items())[-_TURNS:]
@@ -96,8 +103,29 @@ class DirectoryKeeper:
     def _write(self, path: Path, data: bytes) -> None:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = path.with_name(f"{path.name}.{mint('tmp')}")
-        made.write_bytes(data)
-        made.replace(path)
+        try:
+            with made.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+        disk.sync_folder(self._directory)
+
+
+def _known(path: Path) -> dict[str, str]:
+    """The containers of turns. With a file that is damaged they are forgotten, and the session goes on."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        _log.warning("which turns were begun cannot be read: %s", path, extra={"action": "begin"})
+        return {}
+    return {str(turn): str(container) for turn, container in found.items()}
 
 
 def _name(session_id: str) -> str:
