@@ -112,6 +112,8 @@ class CodePool:
         self._version = api_version
         self._is_sure = api_version != NEWEST
         self._patience = patience
+        self.repeated = 0
+        """How many requests were sent again: what they ask for may have been done before."""
         self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(60.0, connect=10.0))
 
     async def aclose(self) -> None:
@@ -219,6 +221,7 @@ class CodePool:
                     ) from None
                 await anyio.sleep(max(passing.pause, pause * random.uniform(0.5, 1)))
                 pause = min(pause * 2, _LONGEST_PAUSE)
+                self.repeated += 1
 
     async def _asked(
         self,

@@ -241,6 +241,25 @@ async def test_a_turn_is_not_taken_again_in_another_container(
         assert (text(events)[:11], events[-1]["turns"]) == ("messages 2,", 2)
 
 
+async def test_a_container_that_is_replaced_before_a_turn_is_begun(pool: SmallPool) -> None:
+    """It is begun in the next one, if it cannot have been begun in the one before."""
+    replaced = 0
+
+    def replace(number: int) -> str:
+        if number == replaced:
+            pool.recycle()
+        return "after" if number == lost else ""
+
+    async with proxy_of(pool) as proxy:
+        lost, replaced = 0, 3  # the guest is sent, and then the turn is begun
+        pool.fault = replace
+        assert (await chat(proxy, "one", turn_id="turn-0001"))[-1]["type"] == "done"
+        lost = len(pool.requests) + 2
+        replaced = lost + 1
+        (told,) = await chat(proxy, "two", turn_id="turn-0002")
+        assert "whether it was taken is not known" in told["error"]
+
+
 async def test_what_an_agent_s_process_is_given_is_never_in_code(pool: SmallPool) -> None:
     secret = "a secret of the environment"
     environ = {"PYTHONPATH": str(PLANTED), "ROOST_TEST_KEY": secret}

@@ -18,7 +18,7 @@ import pytest
 
 import roost
 from roost import guest
-from roost.guest import confirm, events, run_chat, run_init
+from roost.guest import confirm, detached, events, run_chat, run_init
 from roost.guest.events import EventType, emit_event
 from roost.guest.session_store import SessionState, SessionStore
 
@@ -301,3 +301,20 @@ async def test_the_path_of_the_session_file_is_a_setting(
     await container.chat("one")
     assert SessionStore(path).load() is not None and not container.session_file.exists()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_container_has_one_name_though_two_ask_first(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = detached._write
+    names: list[str] = []
+
+    def slow(path: Path, value: Json) -> None:
+        if not names:  # another one asks before this one has written
+            names.append("")
+            names[0] = detached.container()
+        write(path, value)
+
+    monkeypatch.setattr(detached, "_write", slow)
+    assert [detached.container(), detached.container()] == 2 * names
+    assert [path.name for path in (container.home / ".roost").iterdir()] == ["container"]

@@ -212,6 +212,7 @@ class SessionProxy:
         """Begin a turn, or find it begun; why it is neither, in words."""
         if len(given) > MOST_INPUT:
             raise ValueError(f"message: it is larger than {MOST_INPUT} bytes")
+        repeated = self._pool.repeated
         container = await self._container(session_id, turn_id)
         kept = None if self._keeper is None else await self._keeper.load(session_id)
         asked: Json = {
@@ -227,9 +228,13 @@ class SessionProxy:
             asked["data"] = base64.b64encode(given).decode()
         while True:
             told, _ = await self._ask(session_id, asked)
-            if told.get("begun") or told.get("over"):
+            is_replaced = told.get("over") and told["container"] != asked["container"]
+            if is_replaced and self._keeper is None and self._pool.repeated == repeated:
+                # Since it was looked at; no request was sent twice, so the turn was not begun in the one before.
+                asked["container"] = told["container"]
+            elif told.get("begun") or told.get("over"):
                 return told.get("over")
-            if told.get("is_new") and kept is not None:
+            elif told.get("is_new") and kept is not None:
                 await self._restore(session_id, kept)
             elif told.get("missing"):
                 await self._put(session_id, turn_id, given)

@@ -120,15 +120,7 @@ class DetachedTurn:
 
     def claim(self) -> bool:
         """In the turn's own process: whether it is the one that runs."""
-        made = self.folder / f"claim.{os.getpid()}"
-        _write(made, _mark(os.getpid()))
-        try:
-            os.link(made, self.folder / "claim")
-        except FileExistsError:
-            return False
-        finally:
-            made.unlink()
-        return True
+        return _write_first(self.folder / "claim", _mark(os.getpid()))
 
     def end(self, code: int) -> None:
         """In the turn's own process: it is over."""
@@ -188,7 +180,7 @@ def container() -> str:
     path = folder().parent / "container"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, {"name": os.urandom(16).hex()})
+        _write_first(path, {"name": os.urandom(16).hex()})
     return str((_read(path) or {}).get("name"))
 
 
@@ -229,7 +221,7 @@ def _begin(asked: Json) -> Json:
     turn = DetachedTurn(asked["turn"])
     why = turn.over(asked["container"])
     if why is not None:
-        return {"over": why}
+        return {"over": why, "container": container()}
     if "data" in asked:
         turn.put(0, base64.b64decode(asked["data"]))
     is_known = asked["is_known"]
@@ -325,6 +317,19 @@ def _write(path: Path, value: Json) -> None:
     with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         json.dump(value, file)
     made.replace(path)
+
+
+def _write_first(path: Path, value: Json) -> bool:
+    """The same, unless it is there already: of several that write at once, one does."""
+    made = path.with_name(f"{path.name}.{os.urandom(6).hex()}")
+    _write(made, value)
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        return False
+    finally:
+        made.unlink()
+    return True
 
 
 def _forget_old(newest: Path) -> None:
