@@ -286,7 +286,7 @@ async def test_a_conversation_goes_on_in_another_container(
     done = (await one.chat("one"))[-1]
     assert guest.pack(packed)["size"] > 0
     other = Container(tmp_path / "2", monkeypatch)
-    assert guest.pack(str(tmp_path / "none")) == {"size": 0}
+    assert guest.pack(str(tmp_path / "none")) == {"size": 0, "version": 0}
     assert [guest.unpack(packed)["taken"] for _ in range(2)] == [True, False]
     told = await other.chat("two")
     assert _text(told).startswith("messages 2,")
