@@ -631,7 +631,7 @@ async def test_a_turn_whose_files_cannot_be_fetched_is_taken_once_and_that_is_sa
         assert len(texts(entries)) == 1
         (said,) = [e.fields["error"] for e in entries if e.type == "session.error"]
         assert (said["code"], said["retry_status"]["type"]) == ("files_not_fetched", "retrying")
-        assert said["message"].startswith("they are over the limit. It is tried again after")
+        assert said["message"].startswith("they are over the limit. Fetching is tried again after")
         assert (file.read_text(), provider.brought) == ("1", 2)
         await roost.turn(session, "Less")
         assert (file.read_text(), provider.brought) == ("3", 3)
