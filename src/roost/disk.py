@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +44,20 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in the place of the one that is there: durably, and all at once. :raises OSError:"""
+    made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with made.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        made.replace(path)
+    finally:
+        made.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def remove(path: Path) -> None:

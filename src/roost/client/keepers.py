@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,7 +12,6 @@ from typing import Final, Protocol
 import anyio.to_thread
 
 from roost import disk
-from roost.ids import mint
 
 _TURNS: Final = 1000  # whose containers are known
 _log = logging.getLogger(__name__)
@@ -102,16 +100,7 @@ class DirectoryKeeper:
 
     def _write(self, path: Path, data: bytes) -> None:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = path.with_name(f"{path.name}.{mint('tmp')}")
-        try:
-            with made.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
-        disk.sync_folder(self._directory)
+        disk.write_whole(path, data)
 
 
 def _known(path: Path) -> dict[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,17 +42,8 @@ class Notes:
         """Note whether it may have files that are nowhere else, and whether some were lost before, which the session's
         agent does not know. It is on disk then, as the log is. :raises OSError:
         """
-        path = self._directory / identifier
-        made = self._directory / f".{identifier}.{secrets.token_hex(4)}"
-        try:
-            with made.open("x") as file:
-                json.dump({"name": name, "is_changed": is_changed, "is_lost": is_lost}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
-        disk.sync_folder(self._directory)
+        note = {"name": name, "is_changed": is_changed, "is_lost": is_lost}
+        disk.write_whole(self._directory / identifier, json.dumps(note).encode())
 
     def mark(
         self, identifier: str, name: str, *, is_changed: bool, is_lost: bool | None = None
