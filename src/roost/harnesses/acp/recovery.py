@@ -188,7 +188,7 @@ class AcpRecovery:
         """Whether it is what the agent has said about a prompt of this turn that has failed. If nothing was asked since,
         there is nothing else that the log could lack.
         """
-        if item.kind != "text":
+        if item.kind != "text" or not item.text:
             return False
         failures = [each for each in self._past.failures if each.startswith(STOPPED)]
         told = any(_plain(each).endswith(_plain(item.text)) for each in failures)
