@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,9 @@ import msgspec
 import pytest
 
 from roost.errors import SandboxFailed
+from roost.sandboxes.bubblewrap import sandbox as bubblewrap_sandbox
 from roost.sandboxes.bubblewrap.launch import Launch
-from roost.sandboxes.bubblewrap.sandbox import BubblewrapProcess
+from roost.sandboxes.bubblewrap.sandbox import BubblewrapProcess, BubblewrapSandbox
 from roost.sandboxes.processes import start
 
 TOKEN = "roost-limited"
@@ -74,3 +76,39 @@ async def test_it_is_limited_once_bwrap_has_told_of_it_and_then_goes_on(
     finally:
         os.close(gone._info)
         os.close(launch.info)
+
+
+async def test_what_is_cancelled_waits_at_its_gate_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    launch = Launch([], [], TOKEN, waits=True)
+    launch.argv = ["sh", "-c", "read x; read y", TOKEN]
+    assert launch._gate is not None
+    gate, seen = launch._gate[1], []
+    monkeypatch.setattr(
+        bubblewrap_sandbox, "_end_abandoned", lambda token: seen.append((token, os.fstat(gate)))
+    )
+    launcher: Any = SimpleNamespace(
+        token=TOKEN,
+        group=None,
+        processes=32,
+        held=ExitStack(),
+        begin=lambda: launch,
+        finish=lambda *_: None,
+    )
+    async with anyio.create_task_group() as tasks:
+        sandbox = BubblewrapSandbox(launcher, tasks)
+        with anyio.move_on_after(0.1) as waiting:
+            await sandbox.spawn(["true"])
+        assert waiting.cancelled_caught
+        await sandbox.stop()
+    assert [token for token, _ in seen] == [TOKEN]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(gate)
+    given = os.memfd_create("another's, with a number that is free again")
+    try:
+        launch.tell("0022", ["bwrap"], ["--clearenv"], ["true"])
+        launch.go()
+        assert os.fstat(given).st_size == 0
+    finally:
+        os.close(given)

@@ -68,6 +68,7 @@ class Launch:
         self, before: Sequence[str], filters: Sequence[bytes], token: str, *, waits: bool = False
     ) -> None:
         self._opened = ExitStack()
+        self._is_closed = False
         self.filters = [self._memory_file(data) for data in filters]
         self.info, self._given, self._script = (self._memory_file() for _ in range(3))
         # An option that does nothing, to have the token in the process list.
@@ -90,7 +91,7 @@ class Launch:
 
     def go(self) -> None:
         """Let bwrap go on."""
-        if self._gate is not None:
+        if self._gate is not None and not self._is_closed:
             os.write(self._gate[1], b"\n")
 
     def tell(
@@ -102,6 +103,8 @@ class Launch:
         """
         if any("\0" in argument for argument in inside):
             raise SandboxFailed("cannot start a command: an argument holds a zero byte")
+        if self._is_closed:
+            return  # it is gone already, and its descriptors may be others' by now
         options = ["--info-fd", str(self.info)]
         options += ["--block-fd", str(self._gate[0])] if self._gate else []
         os.write(self._given, "\0".join([*given, *options, ""]).encode())
@@ -110,7 +113,10 @@ class Launch:
         os.write(self._script, os.fsencode(f"umask {umask}\nexec {shlex.join(command)}\n"))
 
     def close(self) -> None:
-        """Let go of it, once bwrap has all it needs, or is gone."""
+        """Let go of it, once bwrap has all it needs, or is gone with all that it has started: what waits to be let go
+        takes the end of its gate for that.
+        """
+        self._is_closed = True
         self._opened.close()
 
     def _pipe(self) -> tuple[int, int]:

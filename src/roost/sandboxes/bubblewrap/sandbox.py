@@ -120,6 +120,7 @@ class BubblewrapProcess(PipedProcess):
                 os.close(info)
             for listener in self._listeners:
                 ports.close(listener)
+            self.launch.close()
             self._sandbox.discard(self.launch.root)
 
 
@@ -199,10 +200,9 @@ class BubblewrapSandbox:
                 await process.limit(self._launcher.processes)
             await process.first_byte(partial(self._open_ports, process))
         except BaseException:
-            process.kill()
+            process.kill()  # its launch is closed when all of it is gone
             raise
-        finally:
-            process.launch.close()
+        process.launch.close()
         return process
 
     def _open_ports(self, process: BubblewrapProcess) -> None:
