@@ -44,9 +44,9 @@ class LoggedPast:
     `told` has what was said and done by the agent itself and to it, in order.
 
     `open_span` is a model request that has not ended, and `answered` how many were answered since the
-    newest message to the agent; `failures` are the words of what went wrong since then, and `failed_last` the last
-    of them, if the model was not asked again after it. Messages that are `unheard` do not count as such: the agent has no
-    record of them, so its record goes on from the one before.
+    newest message to the agent; `failures` are the words of what went wrong, and `failed_last` the last of them, if the
+    model was not asked again after it: also if a message has come since, which the agent may not have heard. Messages
+    that are `unheard` do not count as such: the agent has no record of them, so its record goes on from the one before.
     """
 
     def __init__(self, unheard: Collection[str] = ()) -> None:
@@ -156,7 +156,7 @@ class LoggedPast:
 
     def _count_requests(self, entry: Entry) -> None:
         if self._is_heard(entry):
-            self.answered, self.failures, self.failed_last = 0, [], None
+            self.answered = 0
         elif entry.type == "session.error":
             self.failed_last = str((entry.fields.get("error") or {}).get("message", ""))
             self.failures.append(self.failed_last)

@@ -229,9 +229,8 @@ class AcpConversation:
                     then = [text_block(process.follow_up), *(then or [])]
                 if then is None:
                     return
-                for output in process.prompting():
+                for output in await self._say(process, then):
                     yield output
-                await self._say(process, then)
                 then = None
             for output in await process.take(await self._next(process)):
                 yield output
@@ -350,10 +349,11 @@ class AcpConversation:
         can = process.capabilities.prompt_capabilities
         return prompt_blocks(messages, can) if messages else None
 
-    async def _say(self, process: AcpProcess, blocks: Sequence[Json]) -> None:
-        await process.prompt(blocks)
+    async def _say(self, process: AcpProcess, blocks: Sequence[Json]) -> list[Output]:
+        outputs = await process.prompt(blocks)
         if self._is_interrupted:  # it had nothing to do when that came, or was not yet there
             await process.interrupt()
+        return outputs
 
     async def _next(self, process: AcpProcess) -> Json:
         while True:

@@ -120,18 +120,13 @@ class AcpProcess:
         self._session = session
         await self._ask("session/resume", {"sessionId": session, **place})
 
-    def prompting(self) -> list[Output]:
-        """What there is to log of a prompt. Before it is sent: what an agent's record has after a prompt that failed is
-        otherwise taken for words about that one.
-        """
-        return self._reader.prompted()
-
-    async def prompt(self, blocks: Sequence[Json]) -> None:
-        """Send a prompt."""
+    async def prompt(self, blocks: Sequence[Json]) -> list[Output]:
+        """Send a prompt; what there is to log of that."""
         self._told, self._stops, self.follow_up = True, False, None
         self.calls.denials.clear()
         params = {"sessionId": self._session, "prompt": list(blocks)}
         self._prompt = await self.pipe.request("session/prompt", params)
+        return self._reader.prompted()
 
     async def interrupt(self) -> None:
         """Ask it to stop what it does."""

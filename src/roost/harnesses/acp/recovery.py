@@ -185,10 +185,10 @@ class AcpRecovery:
         return [] if span is None else [Emit([span_end(span, Usage(), error=True)])]
 
     def _is_failure(self, item: ReplayedItem) -> bool:
-        """Whether it is what the agent has said about a prompt of this turn that has failed. If nothing was asked since,
-        there is nothing else that the log could lack.
+        """Whether it is what the agent has said about a prompt that has failed. If nothing was asked since, there is
+        nothing else that the log could lack: its model is behind the server.
         """
-        if item.kind != "text" or not item.text:
+        if item.kind != "text":
             return False
         failures = [each for each in self._past.failures if each.startswith(STOPPED)]
         told = any(_plain(each).endswith(_plain(item.text)) for each in failures)
