@@ -22,7 +22,7 @@ def at_length(test: Callable[..., Any]) -> Callable[..., Any]:
     )
     copy.__dict__.update(test.__dict__)
     copy.__kwdefaults__, copy.__annotations__ = test.__kwdefaults__, test.__annotations__
-    return pytest.mark.chaos(pytest.mark.timeout(900)(copy))
+    return pytest.mark.chaos(pytest.mark.timeout(3600)(copy))
 
 
 def only_quick(*names: str) -> Callable[[_Kit], _Kit]:
